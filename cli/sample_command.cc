@@ -85,7 +85,7 @@ Status sample(const Options& options, CommandContext& context) {
   bool begun = false;
   const auto before = tokenizer->before_record();
   std::vector<int32_t> prompt(before.begin(), before.end());
-  tokenizer->encode(options.prompt, prompt);
+  TRAINYARD_TRY(tokenizer->encode(options.prompt, prompt));
   TRAINYARD_TRY(engine::generate(named.model->engine(), prompt, how, [&](int32_t token) {
     std::string piece;
     decoded = tokenizer->decode_token(token, piece);

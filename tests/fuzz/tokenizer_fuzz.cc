@@ -22,9 +22,12 @@ bool changes_texts(const data::BpeVocabulary& vocabulary) {
     return vocabulary.tokens[static_cast<size_t>(id)].size() == 1;
   });
   return pipeline.nfc || pipeline.cuts.prefix_space || bytes < 256 ||
-         std::ranges::any_of(
-             vocabulary.added,
-             [](const data::AddedToken& token) { return token.lstrip || token.rstrip; }) ||
+         std::ranges::any_of(vocabulary.added,
+                             [&](const data::AddedToken& token) {
+                               return token.lstrip || token.rstrip ||
+                                      token.content !=
+                                          vocabulary.tokens[static_cast<size_t>(token.id)];
+                             }) ||
          std::ranges::any_of(pipeline.cuts.splits, [](const data::TextSplit& rule) {
            return rule.behaviour == data::SplitBehaviour::kRemoved;
          });
@@ -38,15 +41,23 @@ void check(trainyard::Result<data::BpeVocabulary> vocabulary, std::string_view t
   }
   const auto count = static_cast<int32_t>(vocabulary->tokens.size());
   const bool changes = changes_texts(*vocabulary);
+  std::vector<bool> special(vocabulary->tokens.size());
+  for (const data::AddedToken& token : vocabulary->added)
+    special[static_cast<size_t>(token.id)] = token.special;
   const auto tokenizer = data::ByteLevelBpe::create(*std::move(vocabulary));
   TRAINYARD_REQUIRE(tokenizer.has_value(), "an accepted vocabulary makes no tokenizer");
   std::vector<int32_t> ids;
   const size_t cut = (*tokenizer)->safe_cut(text);
-  (*tokenizer)->encode(text.substr(0, cut), ids);
-  (*tokenizer)->encode(text.substr(cut), ids);
-  TRAINYARD_REQUIRE(ids == (*tokenizer)->encode(text), "a safe cut changes the ids");
-  for (const int32_t id : ids)
+  std::vector<int32_t> whole;
+  if (!(*tokenizer)->encode(text, whole)) return;  // an expression takes too long on it
+  for (const std::string_view part : {text.substr(0, cut), text.substr(cut)}) {
+    if (!(*tokenizer)->encode(part, ids)) return;
+  }
+  TRAINYARD_REQUIRE(ids == whole, "a safe cut changes the ids");
+  for (const int32_t id : ids) {
     TRAINYARD_REQUIRE(id >= 0 && id < count, "an id outside the vocabulary");
+    TRAINYARD_REQUIRE(!special[static_cast<size_t>(id)], "a special token read from a text");
+  }
   const auto decoded = (*tokenizer)->decode(ids);
   TRAINYARD_REQUIRE(decoded.has_value() && (changes || *decoded == text),
                     "decode(encode(x)) is not x");

@@ -24,9 +24,11 @@ namespace fs = std::filesystem;
 constexpr size_t kUncutBytesMax = size_t{256} << 20;
 constexpr char kTrain[] = "train";
 
-Error without_white_space(size_t bytes) {
-  return {ErrorCode::kInvalidData, "found " + std::to_string(bytes >> 20) +
-                                       " MiB without white space, wanted text (at most 256 MiB)"};
+Error without_cut(size_t bytes) {
+  return {ErrorCode::kInvalidData,
+          "found " + std::to_string(bytes >> 20) +
+              " MiB without a place to cut, wanted at most 256 MiB between white spaces that "
+              "separate words and that no added token touches"};
 }
 
 // Four decimals: enough to read, few enough that another libm's last bit does not show.
@@ -201,9 +203,9 @@ Status Preparation::encode_source(size_t index, TokenWriter& writer) {
   TextCheck check;
   TRAINYARD_TRY(writer.append(tokenizer_->before_record()));
   const auto encode = [&](size_t size) -> Status {
-    if (size > kUncutBytesMax) return without_white_space(size);
+    if (size > kUncutBytesMax) return without_cut(size);
     ids.clear();
-    tokenizer_->encode(std::string_view(text).substr(0, size), ids);
+    TRAINYARD_TRY(tokenizer_->encode(std::string_view(text).substr(0, size), ids));
     text.erase(0, size);
     return writer.append(ids);
   };
@@ -220,7 +222,7 @@ Status Preparation::encode_source(size_t index, TokenWriter& writer) {
     const size_t cut = tokenizer_->safe_cut(text);
     // Twice as much before the next look, so that looking stays linear in all.
     wanted = cut > 0 ? 1 : std::min(text.size() * 2, kUncutBytesMax + 1);
-    if (cut == 0 && text.size() > kUncutBytesMax) return without_white_space(text.size());
+    if (cut == 0 && text.size() > kUncutBytesMax) return without_cut(text.size());
     return encode(cut);
   }));
   TRAINYARD_TRY(encode(text.size()));

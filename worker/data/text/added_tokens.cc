@@ -11,9 +11,10 @@
 namespace trainyard::data {
 namespace {
 
-size_t white_space_before(std::string_view text, size_t end) {
-  while (ends_in_white_space(text.substr(0, end)))
-    end -= last_character(text.substr(0, end))->bytes;
+// Where the white space before `end` begins, at `begin` at the earliest.
+size_t white_space_before(std::string_view text, size_t begin, size_t end) {
+  while (ends_in_white_space(text.substr(begin, end - begin)))
+    end -= last_character(text.substr(begin, end - begin))->bytes;
   return end;
 }
 
@@ -24,6 +25,10 @@ size_t white_space_behind(std::string_view text, size_t begin) {
     begin += character.bytes;
   }
   return begin;
+}
+
+bool is_ascii(std::string_view text) {
+  return std::ranges::none_of(text, [](char c) { return static_cast<unsigned char>(c) >= 0x80; });
 }
 
 bool is_single_word(std::string_view text, size_t begin, size_t end) {
@@ -49,6 +54,7 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens, Normal normal)
     pass.empty = pass.empty && token.special;
     longest_ = std::max(longest_, spelling.size());
     matches_any_ = matches_any_ || !token.special;
+    strips_ = strips_ || (!token.special && (token.lstrip || token.rstrip));
     pass.by_first_byte[static_cast<unsigned char>(spelling[0])].push_back({spelling, i});
   }
   for (Pass& pass : passes_) {
@@ -88,7 +94,7 @@ void AddedTokens::split_once(const Pass& pass, std::string_view text, const Take
     size_t end = begin + found->spelling.size();
     position = end;
     if (token.special || (token.single_word && !is_single_word(text, begin, end))) continue;
-    if (token.lstrip) begin = std::max(white_space_before(text, begin), taken);
+    if (token.lstrip) begin = white_space_before(text, taken, begin);
     if (token.rstrip) end = white_space_behind(text, end);
     if (taken < begin) take(std::nullopt, text.substr(taken, begin - taken));
     take(token.id, text.substr(begin, end - begin));
@@ -99,9 +105,15 @@ void AddedTokens::split_once(const Pass& pass, std::string_view text, const Take
 
 bool AddedTokens::touch(std::string_view text, size_t cut) const {
   if (!matches_any_) return false;
-  const bool unknown = normal_ == Normal::kNfc && !passes_[1].empty;
-  if (unknown || cut + longest_ > text.size()) return true;
-  for (size_t begin = cut - std::min(cut, longest_); begin <= cut && begin < text.size(); ++begin) {
+  // ASCII text is its own normal form unless a mark follows it.
+  const bool is_normalized = normal_ == Normal::kNfc && !passes_[1].empty;
+  const size_t begins = cut - std::min(cut, longest_);
+  const size_t wanted = cut + longest_ + (is_normalized ? 1 : 0);
+  if (wanted > text.size()) return true;
+  if (is_normalized && !is_ascii(text.substr(begins, wanted - begins))) return true;
+  // How far white space reaches that a token takes along is not known.
+  if (strips_ && ends_in_white_space(text.substr(0, cut))) return true;
+  for (size_t begin = begins; begin <= cut && begin < text.size(); ++begin) {
     for (const Pass& pass : passes_) {
       for (const Spelled& one : pass.by_first_byte[static_cast<unsigned char>(text[begin])]) {
         if (begin + one.spelling.size() >= cut && text.substr(begin).starts_with(one.spelling))

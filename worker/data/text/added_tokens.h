@@ -46,9 +46,10 @@ class AddedTokens {
   /// bounded length.
   void split(std::string_view text, const TakePart& take) const;
 
-  /// Whether a token's spelling ends, begins or goes on at `cut`, or may do so in what follows the
-  /// end of `text`: encoding the parts before and after `cut` alone could then differ. Always true
-  /// where that cannot be told, of tokens in a text that is not normalized yet.
+  /// Whether a token or the white space that it takes along ends, begins or goes on at `cut`, or
+  /// may do so in what follows the end of `text`: encoding the parts before and after `cut` alone
+  /// could then differ. `cut` is before an ASCII white space. True also where that cannot be told:
+  /// beside other characters than ASCII that normalization may change into a token.
   bool touch(std::string_view text, size_t cut) const;
 
  private:
@@ -69,6 +70,7 @@ class AddedTokens {
   Normal normal_;
   size_t longest_ = 0;
   bool matches_any_ = false;
+  bool strips_ = false;  // a token takes white space along
 };
 
 }  // namespace trainyard::data

@@ -14,7 +14,7 @@
 namespace trainyard::data {
 
 /// Remembers what short pieces of text were encoded to. Direct-mapped: a fixed 4 MiB of one cache
-/// line a piece, the newer of two that meet stays. Not thread-safe.
+/// line per piece, the newer of two that meet stays. Not thread-safe.
 class BpeCache {
  public:
   BpeCache() : lines_(kLines) {}

@@ -78,8 +78,8 @@ class Builder {
  public:
   explicit Builder(std::filesystem::path file) : file_(std::move(file)) {}
 
-  // `vocabulary` is an object of written form -> id. Tokens of `as_spelled` are not
-  // written in the alphabet.
+  // `vocabulary` is an object of written form -> id. Tokens of `as_spelled` may have characters
+  // that are not in the alphabet.
   Status add_tokens(const Json& vocabulary, const std::unordered_set<std::string>& as_spelled) {
     if (!vocabulary.is_object()) return bad(file_, "vocabulary: wanted an object of token: id");
     const auto count = static_cast<int64_t>(vocabulary.size());
@@ -89,35 +89,34 @@ class Builder {
     }
     result_.tokens.reserve(static_cast<size_t>(count));
     for (const auto& [written, id] : vocabulary.items()) {
-      std::optional<std::string> bytes =
-          as_spelled.contains(written) ? written : alphabet_.bytes_of(written);
+      const std::optional<std::string> bytes = alphabet_.bytes_of(written);
+      if (!bytes && as_spelled.contains(written)) {
+        TRAINYARD_TRY(add_token(written, id, written));
+        spelled_.emplace(written, id.get<int32_t>());
+        continue;
+      }
       if (!bytes || bytes->empty()) {
         return bad(file_, "token '" + written + "': wanted the characters of the byte alphabet");
       }
-      TRAINYARD_TRY(add_token(*std::move(bytes), id, written));
+      TRAINYARD_TRY(add_token(*bytes, id, written));
+      id_of_.emplace(*bytes, id.get<int32_t>());
       result_.whole.push_back(id.get<int32_t>());
     }
     return {};
   }
 
-  Status add_token(std::string bytes, const Json& id, const std::string& written) {
-    if (!id.is_number_integer() || id < 0 || id >= kTokensMax) {
-      return bad(file_, "token '" + written + "': found id " + id.dump() + ", wanted 0.." +
-                            std::to_string(kTokensMax - 1));
+  // After the model's own tokens. One that the model writes in these characters has its id.
+  Status add_spelled(const std::string& content, int32_t id) {
+    std::optional<int32_t> known = find(content);
+    if (const auto spelled = spelled_.find(content); spelled != spelled_.end())
+      known = spelled->second;
+    if (known == id) return {};
+    if (known) {
+      return bad(file_, "token '" + content + "': it has two ids, " + std::to_string(*known) +
+                            " and " + std::to_string(id));
     }
-    const auto number = id.get<int32_t>();
-    const auto place = static_cast<size_t>(number);
-    if (place >= result_.tokens.size()) result_.tokens.resize(place + 1);
-    if (result_.tokens[place] == bytes) return {};  // an added token may be listed in both places
-    if (!result_.tokens[place].empty()) {
-      return bad(file_, "token '" + written + "': id " + std::to_string(number) +
-                            " is already that of '" + result_.tokens[place] + "'");
-    }
-    if (!id_of_.emplace(bytes, number).second) {
-      return bad(file_, "token '" + written + "': it has two ids");
-    }
-    result_.tokens[place] = std::move(bytes);
-    return {};
+    spelled_.emplace(content, id);
+    return add_token(content, id, content);
   }
 
   Status add_merge(const std::filesystem::path& file, const std::string& where,
@@ -151,12 +150,29 @@ class Builder {
       if (may_lack_bytes || id_of_.contains(std::string(1, static_cast<char>(byte)))) continue;
       return bad(file_, "vocabulary: byte " + std::to_string(byte) + " is no token");
     }
-    const auto end_of_text = id_of_.find(std::string(kEndOfText));
-    if (end_of_text != id_of_.end()) result_.end_of_text = end_of_text->second;
+    const auto added = spelled_.find(std::string(kEndOfText));
+    if (added != spelled_.end()) result_.end_of_text = added->second;
+    result_.end_of_text = find(kEndOfText).value_or(result_.end_of_text);
     return std::move(result_);
   }
 
  private:
+  Status add_token(std::string bytes, const Json& id, const std::string& written) {
+    if (!id.is_number_integer() || id < 0 || id >= kTokensMax) {
+      return bad(file_, "token '" + written + "': found id " + id.dump() + ", wanted 0.." +
+                            std::to_string(kTokensMax - 1));
+    }
+    const auto number = id.get<int32_t>();
+    const auto place = static_cast<size_t>(number);
+    if (place >= result_.tokens.size()) result_.tokens.resize(place + 1);
+    if (!result_.tokens[place].empty()) {
+      return bad(file_, "token '" + written + "': id " + std::to_string(number) +
+                            " is already that of '" + result_.tokens[place] + "'");
+    }
+    result_.tokens[place] = std::move(bytes);
+    return {};
+  }
+
   std::optional<int32_t> find(std::string_view written) const {
     const auto bytes = alphabet_.bytes_of(written);
     if (!bytes) return std::nullopt;
@@ -168,7 +184,8 @@ class Builder {
   std::filesystem::path file_;
   ByteAlphabet alphabet_;
   BpeVocabulary result_;
-  std::unordered_map<std::string, int32_t> id_of_;
+  std::unordered_map<std::string, int32_t> id_of_;    // the model's own tokens, by their bytes
+  std::unordered_map<std::string, int32_t> spelled_;  // the others
   std::unordered_set<uint64_t> pairs_;
 };
 
@@ -223,6 +240,24 @@ Status add_json_merges(Builder& builder, const std::filesystem::path& file, cons
   return {};
 }
 
+// A text must not be encoded to one of these, special tokens.
+Status check_special(const std::filesystem::path& file, const BpeVocabulary& vocabulary,
+                     const std::unordered_set<int32_t>& special) {
+  const auto refuse = [&](int32_t id, const std::string& found) {
+    return bad(file, "special token " + std::to_string(id) + ": found it as " + found +
+                         ", wanted a token to which no text is encoded");
+  };
+  for (const int32_t id : vocabulary.whole) {
+    if (vocabulary.tokens[static_cast<size_t>(id)].size() == 1 && special.contains(id))
+      return refuse(id, "the token of a byte");
+  }
+  for (size_t rank = 0; rank < vocabulary.merges.size(); ++rank) {
+    const int32_t id = vocabulary.merges[rank].result;
+    if (special.contains(id)) return refuse(id, "the result of merge " + std::to_string(rank));
+  }
+  return {};
+}
+
 // A text must not have the tokens that a template puts around it.
 Status check_template(const std::filesystem::path& file, const BpeVocabulary& vocabulary) {
   std::vector<int32_t> ids = vocabulary.pipeline.before;
@@ -253,7 +288,9 @@ Result<BpeVocabulary> parse_gpt2_vocabulary(std::string_view vocabulary, std::st
   Builder builder(vocabulary_name);
   TRAINYARD_TRY(builder.add_tokens(tokens, {std::string(kEndOfText)}));
   TRAINYARD_TRY(add_merge_lines(builder, merges, merges_name));
-  return std::move(builder).finish(false);
+  TRAINYARD_ASSIGN(BpeVocabulary tables, std::move(builder).finish(false));
+  TRAINYARD_TRY(check_special(vocabulary_name, tables, {tables.end_of_text}));
+  return tables;
 }
 
 Result<BpeVocabulary> read_tokenizer_json(const std::filesystem::path& file) {
@@ -276,13 +313,18 @@ Result<BpeVocabulary> parse_tokenizer_json(std::string_view text,
   Builder builder(file);
   TRAINYARD_TRY(builder.add_tokens(model.value("vocab", Json()), as_spelled));
   for (const AddedToken& token : added)
-    TRAINYARD_TRY(builder.add_token(token.content, token.id, token.content));
+    TRAINYARD_TRY(builder.add_spelled(token.content, token.id));
   TRAINYARD_TRY(add_json_merges(builder, file, model.value("merges", Json())));
   TRAINYARD_ASSIGN(BpeVocabulary vocabulary,
                    std::move(builder).finish(model.value("unk_token", Json()).is_null()));
   vocabulary.added = std::move(added);
   vocabulary.pipeline = std::move(pipeline);
   TRAINYARD_TRY(check_template(file, vocabulary));
+  std::unordered_set<int32_t> special;
+  for (const AddedToken& token : vocabulary.added) {
+    if (token.special) special.insert(token.id);
+  }
+  TRAINYARD_TRY(check_special(file, vocabulary, special));
   return vocabulary;
 }
 

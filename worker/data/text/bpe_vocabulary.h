@@ -24,18 +24,18 @@ inline constexpr int32_t kNoToken = -1;
 
 /// A byte-level BPE's tables; ids are dense.
 struct BpeVocabulary {
-  /// id -> bytes; a special token's are its spelling. A single byte that is none is left out of
-  /// texts, as the tokenizers library does.
+  /// id -> bytes; those of an added token that is none of the model's are its spelling. A single
+  /// byte that is none is left out of texts, as the tokenizers library does.
   std::vector<std::string> tokens;
   std::vector<BpeMerge> merges;    ///< in order of rank; no pair twice
   int32_t end_of_text = kNoToken;  ///< kNoToken: these files do not say
-  std::vector<AddedToken> added;   ///< special ones as well; all are in `tokens`
+  std::vector<AddedToken> added;   ///< special ones as well; no text is encoded to those
   std::vector<int32_t> whole;      ///< the model's own tokens, which a piece may be
   Pipeline pipeline;
 };
 
 /// Reads GPT-2's vocabulary (`encoder.json`: token -> id in the printable alphabet that stands for
-/// bytes) and merges (`vocab.bpe`: one "left right" a line after a version line). Errors:
+/// bytes) and merges (`vocab.bpe`: one "left right" per line after a version line). Errors:
 /// kNotFound, kIo; kInvalidData naming the file and the place.
 Result<BpeVocabulary> read_gpt2_vocabulary(const std::filesystem::path& vocabulary_file,
                                            const std::filesystem::path& merges_file);

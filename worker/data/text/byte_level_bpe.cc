@@ -47,6 +47,17 @@ void hash_pipeline(Xxh3Stream& hash, const Pipeline& pipeline) {
   }
 }
 
+// Which tokens are the model's own, and which are special.
+void hash_kinds(Xxh3Stream& hash, const BpeVocabulary& tables) {
+  std::vector<uint8_t> kinds(tables.tokens.size());
+  for (const int32_t id : tables.whole)
+    kinds[static_cast<size_t>(id)] |= 1;
+  for (const AddedToken& token : tables.added) {
+    if (token.special) kinds[static_cast<size_t>(token.id)] |= 2;
+  }
+  hash.update(std::as_bytes(std::span(kinds)));
+}
+
 // GPT-2's own pipeline is older than the others and not part of its hash.
 Hash128 identity_of(const BpeVocabulary& tables, const AddedTokens& added) {
   const bool is_gpt2 = tables.pipeline == Pipeline();
@@ -63,12 +74,15 @@ Hash128 identity_of(const BpeVocabulary& tables, const AddedTokens& added) {
     hash_integer(hash, merge.result);
   }
   hash_integer(hash, tables.end_of_text);
+  if (!is_gpt2) hash_kinds(hash, tables);
   if (!added.matches_any()) return hash.digest();
   for (const AddedToken& token : added.tokens()) {
     hash_integer(hash, token.id);
     for (const bool flag :
          {token.special, token.normalized, token.lstrip, token.rstrip, token.single_word})
       hash_integer(hash, static_cast<uint8_t>(flag));
+    if (token.content != tables.tokens[static_cast<size_t>(token.id)])
+      hash_text(hash, token.content);
   }
   return hash.digest();
 }
@@ -105,7 +119,9 @@ ByteLevelBpe::ByteLevelBpe(BpeVocabulary vocabulary, PreTokenizer cuts)
   for (const int32_t id : tables_.whole)
     whole_.emplace(tables_.tokens[static_cast<size_t>(id)], id);
   for (const AddedToken& token : tables_.added) {
-    if (token.special) whole_.erase(token.content);  // never read from a text
+    if (!token.special) continue;  // one that is special is never read from a text
+    const auto found = whole_.find(tables_.tokens[static_cast<size_t>(token.id)]);
+    if (found != whole_.end() && found->second == token.id) whole_.erase(found);
   }
 }
 
@@ -118,31 +134,34 @@ const ByteLevelBpe::Rule* ByteLevelBpe::find_rule(uint64_t pair) const {
   return nullptr;
 }
 
-void ByteLevelBpe::encode(std::string_view text, std::vector<int32_t>& ids) {
+Status ByteLevelBpe::encode(std::string_view text, std::vector<int32_t>& ids) {
   TRAINYARD_CHECK(text.size() < static_cast<size_t>(std::numeric_limits<int32_t>::max()));
   while (!text.empty()) {
     const size_t good = well_formed_prefix(text);
-    encode_well_formed(text.substr(0, good), ids);
+    TRAINYARD_TRY(encode_well_formed(text.substr(0, good), ids));
     text.remove_prefix(good);
     const size_t bad = ill_formed_prefix(text);
     if (bad > 0) encode_piece(text.substr(0, bad), ids);
     text.remove_prefix(bad);
   }
+  return {};
 }
 
-void ByteLevelBpe::encode_well_formed(std::string_view text, std::vector<int32_t>& ids) {
+Status ByteLevelBpe::encode_well_formed(std::string_view text, std::vector<int32_t>& ids) {
   if (!added_.matches_any() && !tables_.pipeline.nfc) return encode_plain(text, ids);
+  Status encoded;
   added_.split(text, [&](std::optional<int32_t> id, std::string_view part) {
     if (id) {
       ids.push_back(*id);
-    } else {
-      encode_plain(part, ids);
+    } else if (encoded) {
+      encoded = encode_plain(part, ids);
     }
   });
+  return encoded;
 }
 
-void ByteLevelBpe::encode_plain(std::string_view text, std::vector<int32_t>& ids) {
-  cuts_.cut(text, [&](std::string_view piece) { encode_piece(piece, ids); });
+Status ByteLevelBpe::encode_plain(std::string_view text, std::vector<int32_t>& ids) {
+  return cuts_.cut(text, [&](std::string_view piece) { encode_piece(piece, ids); });
 }
 
 void ByteLevelBpe::encode_piece(std::string_view piece, std::vector<int32_t>& ids) {

@@ -27,7 +27,7 @@ class ByteLevelBpe final : public Tokenizer {
 
   using Tokenizer::encode;
   /// `text` must be smaller than 2 GiB. O(n log n) in the longest piece, O(n) in the rest.
-  void encode(std::string_view text, std::vector<int32_t>& ids) override;
+  Status encode(std::string_view text, std::vector<int32_t>& ids) override;
   size_t safe_cut(std::string_view text) const override;
   Status decode_token(int32_t id, std::string& bytes) const override;
   int64_t vocabulary() const override { return static_cast<int64_t>(tables_.tokens.size()); }
@@ -61,8 +61,8 @@ class ByteLevelBpe final : public Tokenizer {
   ByteLevelBpe(BpeVocabulary vocabulary, PreTokenizer cuts);
   const Rule* find_rule(uint64_t pair) const;
   uint64_t pair_at(int32_t position) const;
-  void encode_well_formed(std::string_view text, std::vector<int32_t>& ids);
-  void encode_plain(std::string_view text, std::vector<int32_t>& ids);
+  Status encode_well_formed(std::string_view text, std::vector<int32_t>& ids);
+  Status encode_plain(std::string_view text, std::vector<int32_t>& ids);
   void encode_piece(std::string_view piece, std::vector<int32_t>& ids);
   void merge_piece(std::string_view piece, std::vector<int32_t>& ids);
   void push_candidate(int32_t position);

@@ -52,6 +52,9 @@ Result<std::optional<int32_t>> end_of_text_beside(const fs::path& folder,
   TRAINYARD_ASSIGN(Json found, member_of(file, kToken));
   if (found.is_object()) found = Json(found.value("content", Json()));
   if (found.is_null()) return std::nullopt;
+  for (const AddedToken& added : tables.added) {
+    if (found == added.content) return added.id;
+  }
   const auto token = found.is_string()
                          ? std::ranges::find(tables.tokens, found.get_ref<const std::string&>())
                          : tables.tokens.end();

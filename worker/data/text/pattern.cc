@@ -24,7 +24,10 @@ struct Pattern::Impl {
 
 namespace {
 
-constexpr uint32_t kSearchStepsMax = 1'000'000;
+constexpr uint32_t kTextStepsMax = 1'000'000;
+// More than the longest text that is searched as a whole has bytes: one run of white space takes a
+// step per byte.
+constexpr uint32_t kByteStepsMax = 1'000'000'000;
 
 std::string message_of(int code) {
   std::array<unsigned char, 256> message = {};
@@ -52,6 +55,10 @@ Result<Pattern> Pattern::compile(std::string_view expression, Subject subject) {
   PCRE2_SIZE place = 0;
   impl->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression.data()), expression.size(),
                              options, &code, &place, nullptr);
+  if (impl->code == nullptr && subject == Subject::kBytes) {
+    // Such an expression is generated and may have megabytes.
+    return Error{ErrorCode::kInvalidData, "too large for PCRE2: " + message_of(code)};
+  }
   if (impl->code == nullptr) {
     return Error{ErrorCode::kInvalidConfig, "regular expression '" + std::string(expression) +
                                                 "': " + message_of(code) + " at character " +
@@ -63,7 +70,7 @@ Result<Pattern> Pattern::compile(std::string_view expression, Subject subject) {
   impl->match = pcre2_match_data_create(1, nullptr);
   impl->limits = pcre2_match_context_create(nullptr);
   TRAINYARD_CHECK(impl->match != nullptr && impl->limits != nullptr);
-  pcre2_set_match_limit(impl->limits, subject == Subject::kText ? kSearchStepsMax : ~uint32_t{0});
+  pcre2_set_match_limit(impl->limits, subject == Subject::kText ? kTextStepsMax : kByteStepsMax);
   return Pattern(std::move(impl), std::string(expression));
 }
 
@@ -89,13 +96,13 @@ Result<bool> Pattern::found_in(std::string_view text) const {
                                               "; write a simpler expression"};
 }
 
-std::optional<std::pair<size_t, size_t>> Pattern::find(std::string_view bytes,
-                                                       size_t position) const {
+Result<std::optional<std::pair<size_t, size_t>>> Pattern::find(std::string_view bytes,
+                                                               size_t position) const {
   const int found = search(bytes, position, 0);
   if (found == PCRE2_ERROR_NOMATCH) return std::nullopt;
-  TRAINYARD_CHECK(found >= 0);  // no limit is set, and there is no other failure
+  if (found < 0) return Error{ErrorCode::kInvalidData, message_of(found)};
   const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(impl_->match);
-  return std::pair(ends[0], ends[1] - ends[0]);
+  return std::optional(std::pair<size_t, size_t>(ends[0], ends[1] - ends[0]));
 }
 
 }  // namespace trainyard::data

@@ -19,7 +19,8 @@ class Pattern {
   /// What it is matched with: text in UTF-8, or bytes of any kind.
   enum class Subject : uint8_t { kText, kBytes };
 
-  /// Errors: kInvalidConfig with PCRE2's message and the place in the expression.
+  /// Errors: kInvalidConfig with PCRE2's message and the place in the expression; for bytes
+  /// kInvalidData without the expression.
   static Result<Pattern> compile(std::string_view expression, Subject subject = Subject::kText);
   Pattern(Pattern&&) noexcept;
   Pattern& operator=(Pattern&&) noexcept;
@@ -31,8 +32,10 @@ class Pattern {
   Result<bool> found_in(std::string_view text) const;
 
   /// Where the first match at or behind `position` begins, and its length; nullopt when there is
-  /// none. The pattern must be one of bytes and take no more than a search may take.
-  std::optional<std::pair<size_t, size_t>> find(std::string_view bytes, size_t position) const;
+  /// none. The pattern must be one of bytes. Errors: kInvalidData with PCRE2's message for a search
+  /// that takes more than a billion steps.
+  Result<std::optional<std::pair<size_t, size_t>>> find(std::string_view bytes,
+                                                        size_t position) const;
 
  private:
   struct Impl;

@@ -133,6 +133,9 @@ Status read_pre_tokenizer(const Part& part, PreTokenization& cuts) {
   bool has_bytes = false;
   const auto read = [&](const Part& step) -> Status {
     if (has_bytes) return step.refuse("nothing behind the ByteLevel step");
+    if (cuts.splits.size() == kStepsMax && step.type() != "ByteLevel") {
+      return step.refuse("at most " + std::to_string(kStepsMax) + " steps before ByteLevel");
+    }
     TextSplit rule;
     if (step.type() == "Split") {
       TRAINYARD_TRY(read_split(step, rule));
@@ -154,7 +157,6 @@ Status read_pre_tokenizer(const Part& part, PreTokenization& cuts) {
   };
   TRAINYARD_TRY(each_step(part, "pretokenizers", read));
   if (!has_bytes) return part.refuse("ByteLevel, or a Sequence that ends in it");
-  if (cuts.splits.size() > kStepsMax) return part.refuse("at most 64 steps");
   return {};
 }
 
@@ -168,7 +170,8 @@ Result<std::vector<int32_t>> template_ids(const Part& step, const Part& piece) {
   TRAINYARD_ASSIGN(const std::vector<Part> ids, entry.list("ids"));
   std::vector<int32_t> numbers;
   for (const Part& id : ids) {
-    const bool good = id.value().is_number_unsigned() && id.value() < (int64_t{1} << 31);
+    const bool good = id.value().is_number_unsigned() && id.value().get<uint64_t>() < uint64_t{1}
+                                                                                          << 31;
     if (!good) return id.refuse("a token's id");
     numbers.push_back(id.value().get<int32_t>());
   }

@@ -35,44 +35,61 @@ Result<PreTokenizer> PreTokenizer::create(const PreTokenization& how) {
     const TextSplit& rule = how.splits[i];
     Result<SplitPattern> pattern = pattern_of(rule);
     if (!pattern) return pattern.error();
-    made.steps_.push_back({*std::move(pattern), rule.behaviour, rule.invert});
+    made.steps_.push_back({rule.pattern, *std::move(pattern), rule.behaviour, rule.invert});
   }
   made.prefix_step_ = made.steps_.size();
   made.prefix_space_ = how.prefix_space;
   if (how.gpt2_words) {
     TRAINYARD_ASSIGN(SplitPattern pattern,
                      pattern_of({TextSplit::Kind::kRegex, std::string(kGpt2Pattern)}));
-    made.steps_.push_back({std::move(pattern)});
+    made.steps_.push_back({std::string(kGpt2Pattern), std::move(pattern)});
   }
   return made;
 }
 
-void PreTokenizer::cut(std::string_view text, const TakePiece& take) {
-  if (!text.empty()) cut_from(0, text, take);
+Status PreTokenizer::cut(std::string_view text, const TakePiece& take) {
+  return text.empty() ? Status() : cut_from(0, text, take);
 }
 
-void PreTokenizer::cut_from(size_t step, std::string_view text, const TakePiece& take) {
+Status PreTokenizer::cut_from(size_t step, std::string_view text, const TakePiece& take) {
   std::string prefixed;
   if (step == prefix_step_ && prefix_space_ && !text.starts_with(' ')) {
     prefixed.append(" ").append(text);
     text = prefixed;
   }
-  if (step == steps_.size()) return take(text);
+  if (step == steps_.size()) {
+    take(text);
+    return {};
+  }
   Step& now = steps_[step];
   const bool is_last = step + 1 == steps_.size() && (!prefix_space_ || step >= prefix_step_);
+  const auto too_slow = [&](const Error& error) {
+    return Error{error.code, "the tokenizer's expression '" + now.expression +
+                                 "' takes too long on this text: " + error.message +
+                                 "; write a simpler expression"};
+  };
   if (now.behaviour == SplitBehaviour::kIsolated) {
-    now.pattern.for_each(text, [&](size_t begin, size_t end, bool /*is_match*/) {
-      const std::string_view piece = text.substr(begin, end - begin);
-      is_last ? take(piece) : cut_from(step + 1, piece, take);
-    });
-    return;
+    Status later;
+    const Status found =
+        now.pattern.for_each(text, [&](size_t begin, size_t end, bool /*is_match*/) {
+          const std::string_view piece = text.substr(begin, end - begin);
+          if (is_last) {
+            take(piece);
+          } else if (later) {
+            later = cut_from(step + 1, piece, take);
+          }
+        });
+    if (!found) return too_slow(found.error());
+    return later;
   }
   std::vector<Part> parts;
-  now.pattern.for_each(text, [&](size_t begin, size_t end, bool is_match) {
+  const Status found = now.pattern.for_each(text, [&](size_t begin, size_t end, bool is_match) {
     parts.push_back({begin, end, is_match != now.invert});
   });
+  if (!found) return too_slow(found.error());
   for (const Part& part : merged(std::move(parts), now.behaviour))
-    cut_from(step + 1, text.substr(part.begin, part.end - part.begin), take);
+    TRAINYARD_TRY(cut_from(step + 1, text.substr(part.begin, part.end - part.begin), take));
+  return {};
 }
 
 std::vector<PreTokenizer::Part> PreTokenizer::merged(std::vector<Part> parts,

@@ -45,11 +45,12 @@ class PreTokenizer {
  public:
   using TakePiece = std::function<void(std::string_view piece)>;
 
-  /// Errors: kInvalidData with the rule's place in `splits` and what is wrong with its pattern.
+  /// Errors: kInvalidData with what is wrong with a rule's pattern.
   static Result<PreTokenizer> create(const PreTokenization& how);
 
-  /// `text` is well-formed UTF-8; pieces are not empty and valid during the call.
-  void cut(std::string_view text, const TakePiece& take);
+  /// `text` is well-formed UTF-8; pieces are not empty and valid during the call. Errors:
+  /// kInvalidData naming the expression that takes too long on it.
+  Status cut(std::string_view text, const TakePiece& take);
 
   /// Whether a text of which `before` and `space`, an ASCII white space, are neighbours may be cut
   /// between them: the pieces are then those of the two parts.
@@ -57,6 +58,7 @@ class PreTokenizer {
 
  private:
   struct Step {
+    std::string expression;  // for messages
     SplitPattern pattern;
     SplitBehaviour behaviour = SplitBehaviour::kIsolated;
     bool invert = false;
@@ -67,7 +69,7 @@ class PreTokenizer {
     bool is_match = false;
   };
   PreTokenizer() = default;
-  void cut_from(size_t step, std::string_view text, const TakePiece& take);
+  Status cut_from(size_t step, std::string_view text, const TakePiece& take);
   static std::vector<Part> merged(std::vector<Part> parts, SplitBehaviour behaviour);
 
   std::vector<Step> steps_;

@@ -15,6 +15,11 @@ using Kind = ExpressionNode::Kind;
 constexpr size_t kExpressionBytesMax = 4096;
 constexpr int kDepthMax = 32;
 constexpr int kRepeatMax = 1000;
+// In known tokenizers an alternative has four repetitions of variable length at most, and one
+// choice of seven. What a failing match may try is bounded by the ways times the text's length to
+// the power of the repetitions.
+constexpr int kVariableRepeatsMax = 6;
+constexpr int64_t kWaysMax = 1024;
 
 bool is_ascii_letter(char32_t c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
@@ -40,6 +45,27 @@ bool matches_empty(const ExpressionNode& node) {
       return true;
   }
   return true;
+}
+
+// The most repetitions of variable length that a match of the node goes through.
+int variable_repeats(const ExpressionNode& node) {
+  int count = node.kind == Kind::kRepeat && node.least != node.most ? 1 : 0;
+  for (const ExpressionNode& child : node.children) {
+    const int inside = variable_repeats(child);
+    count = node.kind == Kind::kChoice ? std::max(count, inside) : count + inside;
+  }
+  return count;
+}
+
+// The ways to choose between the alternatives within the node; kWaysMax + 1 stands for more.
+int64_t ways_of(const ExpressionNode& node) {
+  const bool is_choice = node.kind == Kind::kChoice;
+  int64_t ways = is_choice ? 0 : 1;
+  for (const ExpressionNode& child : node.children) {
+    const int64_t inside = ways_of(child);
+    ways = std::min(is_choice ? ways + inside : ways * inside, kWaysMax + 1);
+  }
+  return ways;
 }
 
 class Parser {
@@ -113,6 +139,7 @@ class Parser {
   }
 
   Result<ExpressionNode> sequence(int depth) {
+    const size_t begin = at_;
     ExpressionNode node;
     while (at_ < text_.size() && !starts_with("|") && !starts_with(")")) {
       TRAINYARD_TRY(check_folding());
@@ -120,7 +147,25 @@ class Parser {
       TRAINYARD_ASSIGN(part, quantified(std::move(part)));
       node.children.push_back(std::move(part));
     }
+    TRAINYARD_TRY(check_cost(node, begin));
     return node;
+  }
+
+  // An alternative in which a match that fails could take years to do so is refused.
+  Status check_cost(const ExpressionNode& alternative, size_t begin) const {
+    const auto refuse = [&](const std::string& found, int64_t wanted) {
+      return Error{ErrorCode::kInvalidData, "found " + found + " in the alternative at byte " +
+                                                std::to_string(begin + 1) + ", wanted at most " +
+                                                std::to_string(wanted)};
+    };
+    const int repeats = variable_repeats(alternative);
+    if (repeats > kVariableRepeatsMax) {
+      return refuse(std::to_string(repeats) + " repetitions of variable length",
+                    kVariableRepeatsMax);
+    }
+    if (ways_of(alternative) > kWaysMax)
+      return refuse("too many combinations of choices", kWaysMax);
+    return {};
   }
 
   // Two letters that together are the other case of one character ("ss" of U+00DF).
@@ -191,7 +236,7 @@ class Parser {
     const size_t begin = at_;
     const Kind kind = starts_with("(?=") ? Kind::kAhead : Kind::kNotAhead;
     at_ += 3;
-    if (at_ < text_.size() && text_[at_] != '(') {
+    if (at_ < text_.size() && std::string_view("(|)").find(text_[at_]) == std::string_view::npos) {
       TRAINYARD_ASSIGN(const ExpressionNode inside, atom(kDepthMax));
       if (take(")")) {
         ExpressionNode node;

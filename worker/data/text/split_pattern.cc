@@ -257,13 +257,6 @@ std::string_view SplitPattern::classes_of(std::string_view text) {
   return scratch_;
 }
 
-bool SplitPattern::find(std::string_view classes, size_t position,
-                        std::pair<size_t, size_t>& match) const {
-  const auto found = pattern_.find(classes, position);
-  if (found) match = *found;
-  return found.has_value();
-}
-
 size_t SplitPattern::ascii_word(std::string_view classes, size_t position) const {
   if (!has_plain_words_) return 0;
   const size_t first = position + (classes[position] == ' ' ? 1 : 0);

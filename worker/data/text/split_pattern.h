@@ -21,26 +21,31 @@ namespace trainyard::data {
 /// Thread-compatible: one thread at a time.
 class SplitPattern {
  public:
-  /// Errors: kInvalidData for more classes than a byte can name.
+  /// Errors: kInvalidData for more classes than a byte can name, or too large an expression.
   static Result<SplitPattern> create(const SplitExpression& expression);
 
   /// Calls `take(begin, end, is_match)` for the matches and what lies between them, in order and
-  /// without a gap. `text` is well-formed UTF-8.
+  /// without a gap. `text` is well-formed UTF-8. Errors: kInvalidData for a search that takes too
+  /// long.
   template <class Take>
-  void for_each(std::string_view text, Take take) {
+  Status for_each(std::string_view text, Take take) {
     const std::string_view classes = classes_of(text);
     size_t begin = 0;  // in the text
     for (size_t position = 0; position < classes.size();) {
       std::pair<size_t, size_t> match = {position, ascii_word(classes, position)};
-      if (match.second == 0 && !find(classes, position, match)) match.first = classes.size();
+      if (match.second == 0) {
+        TRAINYARD_ASSIGN(const auto found, pattern_.find(classes, position));
+        match = found.value_or(std::pair(classes.size(), size_t{0}));
+      }
       const size_t at = advance(text, classes, begin, match.first - position);
       if (at > begin) take(begin, at, false);
-      if (match.first == classes.size()) return;
+      if (match.first == classes.size()) return {};
       const size_t end = advance(text, classes, at, match.second);
       take(at, end, true);
       begin = end;
       position = match.first + match.second;
     }
+    return {};
   }
 
   /// Whether no match has `before` and `space`, an ASCII white space, side by side, nor looks over
@@ -54,8 +59,6 @@ class SplitPattern {
   SplitPattern(Pattern pattern, std::vector<uint8_t> classes);
 
   std::string_view classes_of(std::string_view text);
-  // Where the match behind `position` begins, and its length; false when there is none.
-  bool find(std::string_view classes, size_t position, std::pair<size_t, size_t>& match) const;
   static size_t advance(std::string_view text, std::string_view classes, size_t position,
                         size_t characters);
   // The length of a match at `position` that plain comparisons can tell: an ASCII word, perhaps

@@ -5,6 +5,7 @@
 #include <system_error>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/io/file.h"
 #include "common/io/path_exists.h"
 #include "common/io/unexpanded.h"
@@ -21,11 +22,12 @@ namespace fs = std::filesystem;
 /// The byte is the id.
 class ByteTokenizer final : public Tokenizer {
  public:
-  void encode(std::string_view text, std::vector<int32_t>& ids) override {
+  Status encode(std::string_view text, std::vector<int32_t>& ids) override {
     const size_t begin = ids.size();
     ids.resize(begin + text.size());
     for (size_t i = 0; i < text.size(); ++i)
       ids[begin + i] = static_cast<unsigned char>(text[i]);
+    return {};
   }
   size_t safe_cut(std::string_view text) const override { return text.size(); }
   Status decode_token(int32_t id, std::string& bytes) const override {
@@ -60,7 +62,8 @@ Status check_beside(const fs::path& file, const BpeVocabulary& tables,
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text) {
   std::vector<int32_t> ids;
-  encode(text, ids);
+  const Status encoded = encode(text, ids);
+  TRAINYARD_CHECK(encoded.has_value());
   return ids;
 }
 

@@ -24,8 +24,10 @@ class Tokenizer {
   virtual ~Tokenizer() = default;
 
   /// Appends the ids of `text` to `ids`. The text is data: a spelled-out special token such as
-  /// "<|endoftext|>" is encoded as the characters it consists of, never as the special id.
-  virtual void encode(std::string_view text, std::vector<int32_t>& ids) = 0;
+  /// "<|endoftext|>" is encoded as the characters it consists of, never as the special id. Errors:
+  /// kInvalidData naming an expression of the tokenizer that takes too long on this text; `ids`
+  /// then has a part of them.
+  virtual Status encode(std::string_view text, std::vector<int32_t>& ids) = 0;
 
   /// Where `text`, which goes on after its end, may be cut so that encoding the parts one after the
   /// other gives the ids of the whole: the largest such offset that can be seen, 0 when none.
@@ -47,6 +49,7 @@ class Tokenizer {
   /// Equal hashes mean equal ids for every text.
   virtual const Hash128& identity() const = 0;
 
+  /// The ids of a text on which no expression takes too long.
   std::vector<int32_t> encode(std::string_view text);
   Result<std::string> decode(std::span<const int32_t> ids) const;
   /// Bytes of text that each id stands for; 0 for those around a record.

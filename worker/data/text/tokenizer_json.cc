@@ -59,8 +59,11 @@ Result<AddedToken> added_token_of(const std::filesystem::path& file, const Json&
 }
 
 bool has_token(const BpeVocabulary& tables, const std::string& content, int64_t id) {
-  return id >= 0 && static_cast<size_t>(id) < tables.tokens.size() &&
-         tables.tokens[static_cast<size_t>(id)] == content;
+  const bool is_added = std::ranges::any_of(tables.added, [&](const AddedToken& token) {
+    return token.id == id && token.content == content;
+  });
+  return is_added || (id >= 0 && static_cast<size_t>(id) < tables.tokens.size() &&
+                      tables.tokens[static_cast<size_t>(id)] == content);
 }
 
 /// An id that is a member's name, "50257"; -1 where it is none.
@@ -79,7 +82,8 @@ Result<std::vector<AddedToken>> added_tokens_of(const std::filesystem::path& fil
   std::vector<AddedToken> tokens;
   for (const Json& json : list) {
     const bool has_id = json.is_object() && json.contains("id") &&
-                        json["id"].is_number_unsigned() && json["id"] < (int64_t{1} << 31);
+                        json["id"].is_number_unsigned() &&
+                        json["id"].get<uint64_t>() < uint64_t{1} << 31;
     if (!has_id) {
       return refuse(file, "/added_tokens: found " + shown(json) + ", wanted {id, content, ...}");
     }

@@ -334,7 +334,7 @@ TEST_F(PrepareTest, ATemplatesTokensStandAroundEachDocumentOnce) {
   std::vector<int32_t> wanted;
   for (const char* text : {"the first text\n", "<s>"}) {
     wanted.push_back(begin);
-    tokenizer->encode(text, wanted);
+    ASSERT_TRUE(tokenizer->encode(text, wanted));
     wanted.insert(wanted.end(), {end, tokenizer->end_of_text()});
   }
   const DatasetManifest manifest = prepare(options_).value().manifest;

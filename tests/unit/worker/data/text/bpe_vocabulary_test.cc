@@ -205,6 +205,8 @@ TEST_F(BpeVocabularyTest, RefusesATokenizerJsonOfAnotherKind) {
   EXPECT_THAT(json_error([](json& r) { r["added_tokens"] = 1; }), HasSubstr("/added_tokens"));
   EXPECT_THAT(json_error([](json& r) { r["added_tokens"][0].erase("id"); }),
               HasSubstr("/added_tokens"));
+  EXPECT_THAT(json_error([](json& r) { r["added_tokens"][0]["id"] = (uint64_t{1} << 63) + 5; }),
+              HasSubstr("/added_tokens: found {"));
   EXPECT_THAT(json_error([](json& r) { r["added_tokens"][0]["id"] = 5; }),
               HasSubstr("id 5 is already"));
 }
@@ -227,6 +229,41 @@ TEST_F(BpeVocabularyTest, RefusesByNameWhatItDoesNotDo) {
   EXPECT_THAT(with("/pre_tokenizer/behavior", "x"), HasSubstr("/pre_tokenizer/behavior"));
   EXPECT_THAT(with("/added_tokens/0/fuzzy", true), HasSubstr("/added_tokens/fuzzy: found true"));
   EXPECT_THAT(with("/added_tokens/0/lstrip", "no"), HasSubstr("lstrip: found \"no\""));
+}
+
+TEST_F(BpeVocabularyTest, RefusesASpecialTokenThatATextCouldHave) {
+  json vocabulary = small_vocabulary();
+  vocabulary["<|endoftext|"] = 259;
+  EXPECT_THAT(gpt2_error(vocabulary.dump(), "<|endoftext| >\n"), HasSubstr("special token 258"));
+  const auto with = [&](const char* content, int32_t id) {
+    return json_error([&](json& r) {
+      r["added_tokens"].push_back({{"id", id}, {"content", content}, {"special", true}});
+    });
+  };
+  EXPECT_THAT(with("a", 'a'), HasSubstr("special token 97: found it as the token of a byte"));
+  EXPECT_THAT(with("abc", 257), HasSubstr("special token 257: found it as the result of merge 1"));
+}
+
+TEST_F(BpeVocabularyTest, AnAddedTokenLeavesTheModelItsTokens) {
+  json root = small_tokenizer_json();
+  root["model"]["vocab"]["\xC4\xA0x"] = 259;  // " x" in the alphabet
+  const auto opened = [&](const char* content, int32_t id) {
+    json whole = root;
+    whole["added_tokens"].push_back({{"id", id}, {"content", content}, {"special", false}});
+    spill(folder_.path() / "tokenizer.json", whole.dump());
+    return open_tokenizer(folder_.path() / "tokenizer.json").value();
+  };
+  // The bytes of one of the model's, by another id.
+  EXPECT_THAT(opened(" x", 260)->encode("a x"), testing::ElementsAre('a', 260));
+  // The letter that the model writes a byte in.
+  const auto letter = opened("\xC3\xA9", 0xE9);
+  EXPECT_THAT(letter->encode("\xC3\xA9"), testing::ElementsAre(0xE9));
+  EXPECT_THAT(letter->encode("\xE9"), testing::ElementsAre(0xE9));
+  EXPECT_EQ(letter->decode(std::vector<int32_t>{0xE9}).value(), "\xE9");
+  EXPECT_THAT(json_error([](json& r) {
+                r["added_tokens"].push_back({{"id", 259}, {"content", "\xC3\xA9"}});
+              }),
+              HasSubstr("it has two ids, 233 and 259"));
 }
 
 TEST_F(BpeVocabularyTest, TakesWhatChangesNoId) {
