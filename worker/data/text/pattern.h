@@ -33,7 +33,7 @@ class Pattern {
 
   /// Where the first match at or behind `position` begins, and its length; nullopt when there is
   /// none. The pattern must be one of bytes. Errors: kInvalidData with PCRE2's message for a search
-  /// that takes more than a billion steps.
+  /// that its limits end; they do not count what a repetition of one character takes back.
   Result<std::optional<std::pair<size_t, size_t>>> find(std::string_view bytes,
                                                         size_t position) const;
 

@@ -19,6 +19,10 @@ constexpr int kRepeatMax = 1000;
 // choice of seven. What a failing match may try is bounded by the ways times the text's length to
 // the power of the repetitions.
 constexpr int kVariableRepeatsMax = 6;
+// Of them, those that may take many characters: two in known tokenizers. Compiled expressions do
+// not count the steps that these take back, so no limit of PCRE2's ends such a search.
+constexpr int kLongRepeatsMax = 2;
+constexpr int kLongRepeat = 16;
 constexpr int64_t kWaysMax = 1024;
 
 bool is_ascii_letter(char32_t c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
@@ -47,11 +51,17 @@ bool matches_empty(const ExpressionNode& node) {
   return true;
 }
 
-// The most repetitions of variable length that a match of the node goes through.
-int variable_repeats(const ExpressionNode& node) {
-  int count = node.kind == Kind::kRepeat && node.least != node.most ? 1 : 0;
+// How many characters more than its least a repetition may take.
+int64_t slack_of(const ExpressionNode& repeat) {
+  return repeat.most == ExpressionNode::kUnbounded ? INT64_MAX
+                                                   : int64_t{repeat.most} - repeat.least;
+}
+
+// The most repetitions of at least such slack that a match of the node goes through.
+int repeats_of(const ExpressionNode& node, int64_t slack) {
+  int count = node.kind == Kind::kRepeat && slack_of(node) >= slack ? 1 : 0;
   for (const ExpressionNode& child : node.children) {
-    const int inside = variable_repeats(child);
+    const int inside = repeats_of(child, slack);
     count = node.kind == Kind::kChoice ? std::max(count, inside) : count + inside;
   }
   return count;
@@ -158,11 +168,14 @@ class Parser {
                                                 std::to_string(begin + 1) + ", wanted at most " +
                                                 std::to_string(wanted)};
     };
-    const int repeats = variable_repeats(alternative);
+    const int repeats = repeats_of(alternative, 1);
     if (repeats > kVariableRepeatsMax) {
       return refuse(std::to_string(repeats) + " repetitions of variable length",
                     kVariableRepeatsMax);
     }
+    const int of_many = repeats_of(alternative, kLongRepeat);
+    if (of_many > kLongRepeatsMax)
+      return refuse(std::to_string(of_many) + " repetitions of many characters", kLongRepeatsMax);
     if (ways_of(alternative) > kWaysMax)
       return refuse("too many combinations of choices", kWaysMax);
     return {};
