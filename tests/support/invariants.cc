@@ -190,7 +190,7 @@ class Judge {
     if (restarts + resizes + (starts ? 1 : 0) < generations || restarts + resizes > generations) {
       complain(event, "S5: a generation without its restart, resize or start");
     }
-    take_agents_at_their_word(now, number(at(before, "membership"), "generation"));
+    take_agents_at_their_word(uid, now, number(at(before, "membership"), "generation"));
     if (const int64_t counted = restarts_of(now) - hangs_of(now); counted > job.losses) {
       complain(event, "S5: " + std::to_string(counted) + " restarts are counted of " +
                           std::to_string(job.losses) + " pods that were lost");
@@ -207,13 +207,16 @@ class Judge {
   }
 
   /// An attempt that ended for a rank names the pod, which may run a little longer: how it ends is
-  /// held against it. One that goes without a word (its node has gone) says nothing, nor does one
-  /// whose ranks start again in it.
-  void take_agents_at_their_word(const Json& status, int64_t generation) {
+  /// held against it. One that goes without a word (its node has gone) says nothing. Where ranks
+  /// start again in their pods, none of them ends: one loss of the generation.
+  void take_agents_at_their_word(const std::string& job, const Json& status, int64_t generation) {
     for (const Json& attempt : at(status, "attempts")) {
       const bool of_a_rank = attempt.contains("rank") && attempt.contains("exitCode");
       if (!of_a_rank || number(attempt, "generation") != generation) continue;
-      if (attempt.value("inPlace", false)) continue;
+      if (attempt.value("inPlace", false)) {
+        if (restarted_in_place_.insert({job, generation}).second) ++jobs_[job].losses;
+        continue;
+      }
       const auto found = pods_.find(text(attempt, "podUID"));
       if (found == pods_.end() || found->second.lost || !found->second.alive) continue;
       found->second.owed_exit = number(attempt, "exitCode");
@@ -474,11 +477,12 @@ class Judge {
   };
 
   const Case& case_;
-  std::map<std::string, Job> jobs_;            ///< by UID
-  std::map<std::string, Pod> pods_;            ///< by UID
-  std::map<std::string, std::string> newest_;  ///< UID by namespace and name
-  std::map<std::string, Member> members_;      ///< by job and index
-  std::map<std::string, std::string> ports_;   ///< by job and generation
+  std::map<std::string, Job> jobs_;                               ///< by UID
+  std::map<std::string, Pod> pods_;                               ///< by UID
+  std::map<std::string, std::string> newest_;                     ///< UID by namespace and name
+  std::map<std::string, Member> members_;                         ///< by job and index
+  std::set<std::pair<std::string, int64_t>> restarted_in_place_;  ///< UID of the job, generation
+  std::map<std::string, std::string> ports_;                      ///< by job and generation
   std::set<std::string> ended_by_us_;
   std::set<std::string> doubtful_;  ///< namespace and name of pods that may have been made
   std::vector<std::string> violations_;

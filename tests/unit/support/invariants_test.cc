@@ -162,6 +162,19 @@ TEST(InvariantsTest, APodThatEndsOtherwiseThanItsAgentToldIsSeen) {
   EXPECT_THAT(told_by_an_agent({}).judged(), IsEmpty()) << "its node has gone";
 }
 
+TEST(InvariantsTest, ARestartInPlaceIsOneLossAndEndsNoPod) {
+  const auto restarted_in_place = [](int64_t restarts) {
+    Log log;
+    log.job().generation(1, 0).pod(kOperator, "create", "j-0-a", 1);
+    const Json attempt = {{"generation", 1}, {"endTime", "t"},  {"podName", "j-0-a"},
+                          {"rank", 3},       {"exitCode", 137}, {"inPlace", true}};
+    log.generation(2, restarts, {{"attempts", Json::array({attempt})}});
+    return log.ended("j-0-a", 1, 0).judged();
+  };
+  EXPECT_THAT(restarted_in_place(1), IsEmpty());
+  EXPECT_THAT(restarted_in_place(2), Contains(HasSubstr("2 restarts are counted of 1")));
+}
+
 TEST(InvariantsTest, ARestartForARankCountsOnce) {
   Log log = told_by_an_agent(137);
   log.generation(3, 2);
