@@ -5,7 +5,7 @@ JOBS ?= $(shell nproc)
 
 .DEFAULT_GOAL := help
 KIND ?= runs/kind
-.PHONY: help images chart run test test-all test-long bench bench-operator lint fuzz mutants features matrix build programs setup clean kind-up kind-load kind-down e2e gpu-check
+.PHONY: help images chart run test test-all explore test-long bench bench-operator lint fuzz mutants features matrix build programs setup clean kind-up kind-load kind-down e2e gpu-check
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -16,8 +16,11 @@ run: ## Install what is missing, build, and train a small GPT on real text (10 t
 test: ## Install, build and run the tests but those that need a cluster or hours (about 20 minutes the first time)
 	@tools/run_tests
 
-test-all: ## What CI runs: also a real API server and cluster, asan, tsan, lint, fuzzing, ten mutants
+test-all: ## What CI runs: also a real API server, asan, tsan, formatting; the same inputs each time
 	@tools/run_tests --all
+
+explore: ## Look for what test-all cannot see: other seeds, mutants, fuzzing, clang-tidy, real nodes (MINUTES=30); never fails
+	@tools/explore $(or $(MINUTES),30)
 
 test-long: ## Every test without bounds: hours
 	@tools/run_tests --long

@@ -7,18 +7,20 @@ endif()
 set(trainyard_cluster ${CMAKE_BINARY_DIR}/cluster)
 add_test(NAME cluster_up COMMAND ${CMAKE_CURRENT_LIST_DIR}/cluster up ${trainyard_cluster} ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
 add_test(NAME cluster_down COMMAND ${CMAKE_CURRENT_LIST_DIR}/cluster down ${trainyard_cluster})
-set_tests_properties(cluster_up PROPERTIES LABELS cluster TIMEOUT 600 FIXTURES_SETUP cluster
+set_tests_properties(cluster_up PROPERTIES LABELS "cluster;explore" TIMEOUT 600 FIXTURES_SETUP cluster
   DEPENDS plane_down) # two control planes at once only slow each other down
-set_tests_properties(cluster_down PROPERTIES LABELS cluster TIMEOUT 120 FIXTURES_CLEANUP cluster)
+set_tests_properties(cluster_down PROPERTIES LABELS "cluster;explore" TIMEOUT 120 FIXTURES_CLEANUP cluster)
 
 # trainyard_cluster_test(NAME SOURCES ... [DEPS ...] [TIMEOUT s] [LONG]): LONG leaves it to `make e2e` and
 # `make test-long`, label `long`.
 function(trainyard_cluster_test name)
   cmake_parse_arguments(ARG "LONG" "" "" ${ARGN})
   trainyard_test(${name} TIER cluster SERIAL ${ARG_UNPARSED_ARGUMENTS})
+  set(length explore)
   if(ARG_LONG)
-    set_tests_properties(${name} PROPERTIES LABELS "cluster;long")
+    set(length long)
   endif()
+  set_tests_properties(${name} PROPERTIES LABELS "cluster;${length}")
   set_tests_properties(${name} PROPERTIES FIXTURES_REQUIRED cluster
     ENVIRONMENT TRAINYARD_TEST_CLUSTER=${trainyard_cluster})
 endfunction()

@@ -4,8 +4,8 @@ if(NOT TRAINYARD_SANITIZE)
   set_tests_properties(runner_test PROPERTIES LABELS process TIMEOUT 600)
   add_test(NAME gates_test COMMAND python3 -B ${CMAKE_CURRENT_LIST_DIR}/runner/gates_test.py)
   set_tests_properties(gates_test PROPERTIES LABELS process TIMEOUT 600)
-  # Form: formatting and scripts, clang-tidy of what changed last for a bounded time; whole in `make test-long`.
-  add_test(NAME lint_test COMMAND ${CMAKE_SOURCE_DIR}/tools/lint --quick)
+  # Form: formatting and scripts; clang-tidy in `make explore`, whole in `make test-long`.
+  add_test(NAME lint_test COMMAND ${CMAKE_SOURCE_DIR}/tools/lint --form)
   add_test(NAME lint_all_test COMMAND ${CMAKE_SOURCE_DIR}/tools/lint --all)
   set_tests_properties(lint_test PROPERTIES LABELS form TIMEOUT 900 COST 900 PROCESSORS 2)
   set_tests_properties(lint_all_test PROPERTIES LABELS "form;long" TIMEOUT 21600 RUN_SERIAL TRUE)

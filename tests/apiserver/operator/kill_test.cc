@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/extent.h"
 #include "tests/support/operator_process.h"
 
 namespace trainyard::apiserver {
@@ -23,7 +24,7 @@ constexpr int kLatestKillMs = 600;
 class KillTest : public testing_support::OperatorTest {};
 
 TEST_F(KillTest, EveryFailureIsCountedOnceWhereverTheOperatorDies) {
-  const unsigned seed = std::random_device{}();
+  const auto seed = static_cast<unsigned>(testing_support::test_seed());
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
   const auto draw = [&](int below) {
