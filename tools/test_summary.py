@@ -7,12 +7,12 @@ DIR holds ctest's junit.xml and, under gtest/, the XML file of every GoogleTest 
 timing/ and again/ of tools/run_ctest, which hold the same each. A binary that wrote its cases is counted by cases.
 A script, or a binary that crashed before its end, is counted as one. Failures and skips are printed by name,
 failures with the first lines of what was expected, or the last lines of a program that crashed or ran out of time.
-A program that failed and passed in again/ is flaky: it counts as passed and is printed by name; one that did not run
-at first, because what it needs did not start, is not. More than five
-flaky programs are a failure. FILE lists the skips that may be: regular expressions, one per line, of which one must
-match "PRESET: PROGRAM: SUITE.CASE: REASON" from its beginning; any other skip is a failure. What CMake disables for a
-sanitizer needs no line. Where TRAINYARD_TEST_SEED is set, it is printed with the failures. Ends with `N passed, N failed, N skipped`. The exit status is 1 when anything failed,
-when nothing passed, or when a report is missing.
+A program that failed and passed in again/ is flaky: it counts as passed and is printed by name. More than five flaky
+programs are a failure. A program that a fixture kept from running, and that passed in again/, is not flaky. FILE lists
+the skips that are allowed: regular expressions, one per line, of which one must match "PRESET: PROGRAM: SUITE.CASE:
+REASON" from its beginning; any other skip is a failure. What CMake disables for a sanitizer needs no line. Where
+TRAINYARD_TEST_SEED is set, it is printed with the failures. The last line is `N passed, N failed, N skipped`. The exit
+status is 1 when anything failed, when nothing passed, or when a report is missing.
 """
 
 import os

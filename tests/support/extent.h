@@ -30,8 +30,8 @@ inline constexpr bool kSanitized = false;
 #endif
 #undef TRAINYARD_HAS_FEATURE
 
-/// The number TRAINYARD_TEST_SEED, by which tests draw their cases; 0 by default. In CI it is the
-/// commit's hash (tools/run_tests). Printed once per process, for a failure to be run again.
+/// The number TRAINYARD_TEST_SEED, by which tests draw their cases: 0 by default and in CI, others
+/// in `make explore` and `make test-long`. Printed once per process where it is set.
 inline uint64_t test_seed() {
   static const uint64_t seed = [] {
     const char* given = std::getenv("TRAINYARD_TEST_SEED");  // NOLINT(concurrency-mt-unsafe)

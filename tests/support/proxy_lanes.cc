@@ -2,11 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <fstream>
-#include <iostream>
 #include <iterator>
-#include <random>
 #include <set>
 #include <thread>
 
@@ -37,13 +34,6 @@ json joined(const kube::Client& admin, const kube::Resource& resource,
 }
 
 }  // namespace
-
-uint64_t draw_seed() {
-  const char* given = std::getenv("TRAINYARD_TEST_SEED");  // NOLINT(concurrency-mt-unsafe)
-  const uint64_t seed = given != nullptr ? std::stoull(given) : std::random_device()();
-  std::cout << "seed " << seed << " (TRAINYARD_TEST_SEED=" << seed << " draws the same)\n";
-  return seed;
-}
 
 void ProxyTest::SetUp() {
   ApiServerTest::SetUp();

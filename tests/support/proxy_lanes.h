@@ -15,9 +15,6 @@
 
 namespace trainyard::testing_support {
 
-/// TRAINYARD_TEST_SEED, or one drawn now; printed.
-uint64_t draw_seed();
-
 /// Tests of operators behind fault proxies. Several stand side by side, each in a lane: a thread
 /// and a namespace of its own. Afterwards everything that they did is judged from the audit log.
 class ProxyTest : public ApiServerTest {

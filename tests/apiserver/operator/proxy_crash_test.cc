@@ -80,7 +80,7 @@ std::vector<Crash> choose(int64_t writes) {
     crashes.push_back({write, Kind::kCrashAfter});
   }
   if (testing_support::runs_everything()) return crashes;
-  std::mt19937_64 random(testing_support::draw_seed());
+  std::mt19937_64 random(testing_support::test_seed());
   std::shuffle(crashes.begin(), crashes.end(), random);
   crashes.resize(std::min(crashes.size(), kSample));
   return crashes;

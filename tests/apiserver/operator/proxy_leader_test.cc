@@ -67,7 +67,7 @@ std::vector<Trial> choose(int64_t writes, Fate one, Fate other) {
   }
   const size_t all = trials.size();
   if (!testing_support::runs_everything()) {
-    std::mt19937_64 random(testing_support::draw_seed());
+    std::mt19937_64 random(testing_support::test_seed());
     std::shuffle(trials.begin(), trials.end(), random);
     trials.resize(std::min(trials.size(), kSample));
   }

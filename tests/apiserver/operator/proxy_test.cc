@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/extent.h"
 #include "tests/support/proxy_lanes.h"
 
 namespace trainyard::apiserver {
@@ -162,7 +163,7 @@ class ProxyFaultTest : public testing_support::ProxyTest {
     if (const char* chosen = std::getenv("TRAINYARD_TEST_CASE"))  // NOLINT(concurrency-mt-unsafe)
       std::erase_if(cases,
                     [&](const Case& one) { return one.name.find(chosen) == std::string::npos; });
-    const uint64_t seed = testing_support::draw_seed();
+    const uint64_t seed = testing_support::test_seed();
     in_lanes(std::ssize(cases), [&](int, int64_t i) {
       const Case& one = cases[static_cast<size_t>(i)];
       return live(one, seed + std::hash<std::string>()(one.name), make_lane(std::to_string(i)));

@@ -1,4 +1,5 @@
-"""What else CI asks for: that tools/build, tools/lint, tools/check_end_states and tools/check_features turn red when they should."""
+"""That tools/build, tools/lint, tools/check_end_states and tools/check_features turn red when they should, and that
+tools/explore notes what it finds."""
 
 import json
 import os
@@ -33,6 +34,11 @@ class Copy:
         ended = subprocess.run(command, cwd=self.root, env=dict(os.environ, **environment), text=True,
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         return ended.returncode, ended.stdout
+
+    def commit(self) -> None:
+        for command in ("init -q", "add -A", "-c user.name=a -c user.email=a@b commit -q -m planted"):
+            status, output = self.run("git", *command.split())
+            assert status == 0, output
 
 
 class GateTest(unittest.TestCase):
@@ -85,15 +91,10 @@ class LintTest(GateTest):
                    "set(CMAKE_EXPORT_COMPILE_COMMANDS ON)\nadd_library(a common/a.cc common/old.cc)\nadd_custom_target(common_proto_generated)\n")
         copy.write("CMakePresets.json", '{"version": 6, "configurePresets": [{"name": "dev", "generator": "Ninja", '
                    '"binaryDir": "build/dev"}]}')
-        self.commit(copy)
+        copy.commit()
         copy.write("common/a.cc", GOOD)
-        self.commit(copy)
+        copy.commit()
         return copy
-
-    def commit(self, copy: Copy) -> None:
-        for command in ("init -q", "add -A", "-c user.name=a -c user.email=a@b commit -q -m planted"):
-            status, output = copy.run("git", *command.split())
-            self.assertEqual(status, 0, output)
 
     def lint(self, copy: Copy, **environment) -> tuple:
         return copy.run("tools/lint", "--quick", **environment)
@@ -120,7 +121,7 @@ class LintTest(GateTest):
     def test_a_fault_that_clang_tidy_finds_is_red_in_a_committed_file_too(self):
         copy = self.repository()
         copy.write("common/a.cc", GOOD + BAD)
-        self.commit(copy)
+        copy.commit()
         status, output = self.lint(copy)
         self.assertEqual(status, 1, output)
         self.assertIn("common/a.cc:2:5: error", output)
@@ -141,10 +142,22 @@ class LintTest(GateTest):
         self.assertEqual(status, 0, output)
         self.assertIn("clang-tidy: 2 files changed", output)
 
+    def test_form_is_formatting_and_scripts(self):
+        copy = self.repository()
+        copy.write("common/a.cc", BAD)
+        status, output = copy.run("tools/lint", "--form")
+        self.assertEqual(status, 0, output)
+        copy.write("common/b.h", "int   b();\n")
+        copy.write("tools/script", "#!/bin/bash\nrm $1\n")
+        status, output = copy.run("tools/lint", "--form")
+        self.assertEqual(status, 1, output)
+        self.assertIn("lint: failed: clang-format", output)
+        self.assertIn("lint: failed: shellcheck", output)
+
     def test_in_a_checkout_of_one_commit_nothing_has_changed(self):
         copy = self.repository()
         shutil.rmtree(copy.root / ".git")
-        self.commit(copy)
+        copy.commit()
         status, output = self.lint(copy)
         self.assertEqual(status, 0, output)
         self.assertIn("clang-tidy: 0 files changed", output)
@@ -158,6 +171,88 @@ class LintTest(GateTest):
         copy = self.repository()
         shutil.rmtree(copy.root / ".git")
         self.assertNotEqual(self.lint(copy)[0], 0)
+
+
+class ExploreTest(GateTest):
+    """The steps are shell commands here, and a step may take one second."""
+
+    def repository(self, *steps: str) -> Copy:
+        copy = self.copy("explore")
+        for tool in ("setup", "fetch_data.sh", "kubernetes/build", "build"):
+            copy.write(f"tools/{tool}", "#!/bin/sh\n", 0o755)
+        copy.write("bin/cmake", "#!/bin/sh\n", 0o755)
+        copy.write("bin/timeout", '#!/bin/sh\nshift 3\nexec /usr/bin/timeout -k 1 1 "$@"\n', 0o755)
+        copy.write(".gitignore", "/build/\n")
+        copy.write("tests/explore.txt", "# steps\n" + "".join(f"{step}\n" for step in steps))
+        copy.commit()
+        return copy
+
+    def explored(self, copy: Copy, steps: int) -> str:
+        """Runs so many steps, the first one first: counted, for a minute is long."""
+        copy.write("build/explore/next", "0\n")
+        copy.write("tools/explore", (copy.root / "tools/explore").read_text().replace(
+            'while [ "$SECONDS" -lt "$end" ]; do', f"for _ in $(seq {steps}); do"), 0o755)
+        copy.commit()
+        status, output = copy.run("tools/explore", "1", PATH=f"{copy.root}/bin:{os.environ['PATH']}")
+        self.assertEqual(status, 0, output)
+        return output
+
+    def rows(self, copy: Copy) -> list:
+        file = copy.root / "tests/findings.tsv"
+        return [line.split("\t") for line in file.read_text().splitlines()] if file.exists() else []
+
+    def test_where_nothing_is_found_nothing_is_written(self):
+        copy = self.repository("true")
+        self.assertIn("explore: 0 found\n", self.explored(copy, 2))
+        self.assertEqual(self.rows(copy), [])
+
+    def test_each_finding_is_a_row_that_can_be_repeated(self):
+        copy = self.repository("echo a/b.cc:7: Failure; echo wanted 1 in $PWD/tests/c; exit SEED", "true")
+        self.assertIn("explore: 1 found, listed in tests/findings.tsv", self.explored(copy, 1))
+        commit = copy.run("git", "rev-parse", "--short=12", "HEAD")[1].strip()
+        ((day, at, command, words),) = self.rows(copy)
+        self.assertRegex(day, r"^\d{4}-\d\d-\d\d$")
+        self.assertEqual((at, words), (commit, "a/b.cc:7: Failure wanted 1 in tests/c"))
+        self.assertRegex(command, r"exit [0-9]+$")
+        self.assertNotIn(str(copy.root), "".join(self.rows(copy)[0]))
+
+    def test_a_step_names_the_command_that_repeats_its_finding_and_the_input_is_kept(self):
+        copy = self.repository("mkdir -p build/fuzz/findings; echo x >build/fuzz/findings/a-crash-1; "
+                               "echo 'repeat: f build/fuzz/findings/a-crash-1'; echo 'repeat: g'; exit 1")
+        self.explored(copy, 1)
+        self.assertEqual([row[2] for row in self.rows(copy)], ["f tests/findings/a-crash-1", "g"])
+        self.assertEqual((copy.root / "tests/findings/a-crash-1").read_text(), "x\n")
+
+    def test_a_hang_ends_and_the_next_step_begins(self):
+        copy = self.repository("sleep 60", "touch ran")
+        output = self.explored(copy, 2)
+        self.assertTrue((copy.root / "ran").exists(), output)
+        self.assertIn("did not end within", self.rows(copy)[0][3])
+
+    def test_steps_come_round_and_a_call_goes_on_after_the_last(self):
+        copy = self.repository("echo a >>build/ran", "echo b >>build/ran", "echo c >>build/ran")
+        self.explored(copy, 4)
+        self.assertEqual((copy.root / "build/explore/next").read_text(), "1\n")
+        self.assertEqual((copy.root / "build/ran").read_text(), "a\nb\nc\na\n")
+
+    def test_when_the_time_is_over_no_step_begins(self):
+        copy = self.repository("touch ran")
+        status, output = copy.run("tools/explore", "0", PATH=f"{copy.root}/bin:{os.environ['PATH']}")
+        self.assertEqual(status, 0, output)
+        self.assertFalse((copy.root / "ran").exists())
+
+    def test_what_is_not_committed_is_refused_but_for_the_findings(self):
+        copy = self.repository("true")
+        copy.write("tests/findings.tsv", "a row\n")
+        copy.commit()
+        copy.write("tests/findings.tsv", "a row\nanother\n")
+        path = f"{copy.root}/bin:{os.environ['PATH']}"
+        self.assertEqual(copy.run("tools/explore", "0", PATH=path)[0], 0)
+        copy.write(".gitignore", "")
+        status, output = copy.run("tools/explore", "0", PATH=path)
+        self.assertEqual(status, 64, output)
+        self.assertIn("not committed", output)
+        self.assertEqual(copy.run("tools/explore", "soon", PATH=path)[0], 64)
 
 
 class EndStatesTest(GateTest):

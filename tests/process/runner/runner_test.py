@@ -86,24 +86,56 @@ class RunnerTest(unittest.TestCase):
         self.assertIn("FAILED   dev: broken", output)
         self.assertTrue(output.endswith("1 passed, 1 failed, 0 skipped\n"), output)
 
+    def test_a_failure_of_any_tier_runs_again_on_dev_and_release(self):
+        tiers = ("unit", "sim", "fuzz", "form", "release")
+        for preset in ("dev", "release"):
+            with self.subTest(preset), tempfile.TemporaryDirectory() as folder:
+                planted = Planted(folder, preset)
+                for tier in tiers:
+                    planted.add(f"of_{tier}", tier, ONCE)
+                status, output = planted.run()
+                self.assertEqual(status, 0, output)
+                for tier in tiers:
+                    self.assertIn(f"flaky    {preset}: of_{tier} failed", output)
+
     def test_exact_ones_never_run_again(self):
         planted = Planted(self.folder.name)
-        planted.add("of_unit", "unit", ONCE)
         planted.add("of_bits", "comm;exact", ONCE)
         status, output = planted.run()
         self.assertEqual(status, 1, output)
-        self.assertTrue(output.endswith("2 passed, 1 failed, 0 skipped\n"), output)
+        self.assertTrue(output.endswith("1 passed, 1 failed, 0 skipped\n"), output)
+
+    def with_fixture(self, up: str) -> Planted:
+        """A fixture with six dependents, one of them exact."""
+        planted = Planted(self.folder.name)
+        planted.add("up", "apiserver", up, "FIXTURES_SETUP plane")
+        for index in range(5):
+            planted.add(f"needs_it{index}", "apiserver", "touch {name}.ran", "FIXTURES_REQUIRED plane")
+        planted.add("judges_it", "apiserver;exact", "touch {name}.ran", "FIXTURES_REQUIRED plane")
+        return planted
 
     def test_what_a_fixture_kept_from_running_runs_once_more_and_is_not_flaky(self):
-        planted = Planted(self.folder.name)
-        planted.add("up", "apiserver", ONCE, "FIXTURES_SETUP plane")
-        for index in range(6):
-            planted.add(f"needs_it{index}", "apiserver", "true", "FIXTURES_REQUIRED plane")
-        planted.add("judges_it", "apiserver;exact", "true", "FIXTURES_REQUIRED plane")
+        planted = self.with_fixture(up=ONCE)
         status, output = planted.run()
         self.assertEqual(status, 0, output)
         self.assertIn("flaky    dev: up", output)
-        self.assertNotIn("flaky    dev: needs_it", output)
+        self.assertEqual(output.count("flaky    "), 1, output)
+        self.assertEqual(len(list(planted.build.glob("*.ran"))), 6)
+        self.assertTrue(output.endswith("8 passed, 0 failed, 0 skipped\n"), output)
+
+    def test_a_fixture_that_fails_twice_is_red_with_what_needs_it(self):
+        planted = self.with_fixture(up="exit 1")
+        status, output = planted.run()
+        self.assertEqual(status, 1, output)
+        self.assertIn("FAILED   dev: judges_it: was not run", output)
+        self.assertTrue(output.endswith("1 passed, 7 failed, 0 skipped\n"), output)
+
+    def test_an_exact_one_that_fails_when_its_fixture_is_up_at_last_is_red(self):
+        planted = self.with_fixture(up=ONCE)
+        planted.add("judges_it_too", "apiserver;exact", "exit 1", "FIXTURES_REQUIRED plane")
+        status, output = planted.run()
+        self.assertEqual(status, 1, output)
+        self.assertIn("FAILED   dev: judges_it_too", output)
 
     def test_an_exact_comparison_that_failed_once_is_red(self):
         words = re.search(r'kExact\[\] = "(.*)"', (ROOT / "tests/support/exact.h").read_text()).group(1)
@@ -202,6 +234,13 @@ class ListsTest(unittest.TestCase):
         quick, everything = self.names(), self.names("--all")
         self.assertGreater(len(quick), 100)
         self.assertLess(quick, everything)
+
+    def test_what_ci_runs_draws_nothing(self):
+        shown = subprocess.run(["ctest", "--test-dir", BUILD, "-N", "-L", "^explore$"], check=True, text=True,
+                               stdout=subprocess.PIPE)
+        explored = {f"dev {name}" for name in re.findall(r"Test +#\d+: (\S+)", shown.stdout)}
+        self.assertIn("dev operator_proxy_crash_test", explored)
+        self.assertEqual(self.names("--all") & explored, set())
 
     def test_what_ci_runs_has_the_form(self):
         self.assertIn("dev lint_test", self.names("--all"))

@@ -105,6 +105,9 @@ class RandomTest : public testing::Test {
     reconciles_ += told.reconciles;
     faults_ += told.faults;
     ++stories_;
+    if (!has_failed_ && HasFailure()) {
+      std::cout << "repeat: TRAINYARD_SIM_SEED=" << seed << " build/dev/test/sim_random_test\n";
+    }
     has_failed_ = HasFailure();
   }
 
