@@ -16,7 +16,7 @@ run: ## Install what is missing, build, and train a small GPT on real text (10 t
 test: ## Install, build and run the tests but those that need a cluster or hours (about 20 minutes the first time)
 	@tools/run_tests
 
-test-all: ## What CI runs: also a real API server, asan, tsan, formatting; with the same inputs each time
+test-all: ## What CI runs: also a real API server, asan, tsan, formatting; its inputs are fixed
 	@tools/run_tests --all
 
 explore: ## Look for what test-all cannot see: other seeds, mutants, fuzzing, clang-tidy, real nodes (MINUTES=30)

@@ -189,9 +189,9 @@ endfunction()
 #                [SERIAL] [TIMING] [WAITS] [THREADED] [MEMORY] [SMOKE] [RELEASE] [NOT_UNDER thread|address])
 # One CTest entry a binary, labelled with its tier; `tests_<tier>` builds a tier. SERIAL: needs the machine for
 # itself. TIMING: its verdict depends on a bound of less than 30 s of real time within which what is well must move:
-# label `timing`. Such tests run last, with nothing beside them, and one that fails is run once more. A condition that
-# is only awaited gets at least 60 s instead and needs no label. WAITS: for others more than it computes, so that twice as many run at a time. THREADED: its process has more
-# than one thread, so that ThreadSanitizer may find something: label `threads`. MEMORY: runs under
+# label `timing`. Such tests run last, with nothing beside them. A condition that is only awaited gets at least 60 s
+# instead and needs no label. WAITS: for others more than it computes, so that twice as many run at a time. THREADED:
+# its process has more than one thread, so that ThreadSanitizer may find something: label `threads`. MEMORY: runs under
 # AddressSanitizer in `make test-all`, label `memory`, as do the tiers unit and comm but for what is all values there:
 # the control plane's parts and the house's rules. SMOKE: one of the few of its tier that run under AddressSanitizer in
 # `make test-long`: label `smoke`. NOT_UNDER: under this sanitizer the test is reported as not run

@@ -99,11 +99,14 @@ def outcomes_of(folder: pathlib.Path):
     runs = [folder / name for name in ("beside", "timing") if (folder / name / "junit.xml").is_file()] or [folder]
     programs, flaky = {}, []
     for run in runs:
-        programs.update(programs_of(run))
+        for name, outcomes in programs_of(run).items():
+            if not has_failed(programs.get(name, [])):  # a fixture runs in each
+                programs[name] = outcomes
     if (folder / "again" / "junit.xml").is_file():
+        counted = (folder / "again" / "names").read_text().split()
         for name, outcomes in programs_of(folder / "again").items():
             first = programs.get(name, [])
-            if has_failed(first) and not has_failed(outcomes):
+            if name in counted and has_failed(first) and not has_failed(outcomes):
                 failures = [f"{test}: {message}" for test, outcome, message in first if outcome == "failed" and message != NOT_RUN]
                 flaky += [(name, failure) for failure in failures[:1]]
                 programs[name] = outcomes

@@ -12,7 +12,7 @@ set_tests_properties(cluster_up PROPERTIES LABELS "cluster;explore" TIMEOUT 600 
 set_tests_properties(cluster_down PROPERTIES LABELS "cluster;explore" TIMEOUT 120 FIXTURES_CLEANUP cluster)
 
 # trainyard_cluster_test(NAME SOURCES ... [DEPS ...] [TIMEOUT s] [LONG]): LONG leaves it to `make e2e` and
-# `make test-long`, label `long`.
+# `make test-long`, label `long`; else tools/explore runs it, too, label `explore`.
 function(trainyard_cluster_test name)
   cmake_parse_arguments(ARG "LONG" "" "" ${ARGN})
   trainyard_test(${name} TIER cluster SERIAL ${ARG_UNPARSED_ARGUMENTS})

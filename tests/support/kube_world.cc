@@ -13,6 +13,7 @@
 #include "operator/kube/client.h"
 #include "operator/kube/config.h"
 #include "operator/kube/http_transport.h"
+#include "tests/support/extent.h"
 
 namespace trainyard::testing_support {
 namespace {
@@ -25,7 +26,7 @@ constexpr kube::Resource kServiceAccounts{"", "v1", "serviceaccounts", "ServiceA
 constexpr char kJobName[] = "job";
 
 double random_fraction() {
-  thread_local std::mt19937_64 engine(std::random_device{}());
+  thread_local std::mt19937_64 engine(test_seed());
   return std::uniform_real_distribution<double>(0, 1)(engine);
 }
 

@@ -94,9 +94,9 @@ class Tree:
         self.one_plane = threading.Lock()
         self.environment = {**os.environ, "GTEST_FAIL_FAST": "1", "TRAINYARD_SIM_SECONDS": str(SIM_SECONDS),
                             OF_RUN: str(os.getpid())}
-        # The tests' own short bounds hold, also where everything else runs long.
-        self.environment.pop("TRAINYARD_LONG_TESTS", None)
-        self.environment.pop("GTEST_OUTPUT", None)
+        # The tests' own short bounds and cases hold, also where everything else runs long or draws others.
+        for name_of in ("TRAINYARD_LONG_TESTS", "TRAINYARD_TEST_SEED", "GTEST_OUTPUT"):
+            self.environment.pop(name_of, None)
         if name == "generated":  # of which several are judged at once
             self.environment["TRAINYARD_SIM_THREADS"] = "1"
 

@@ -41,7 +41,7 @@ endforeach()
 trainyard_apiserver_test(operator_proxy_leader_test TIMEOUT 1800
   SOURCES ${here}/proxy_leader_test.cc ${here}/proxy_lease_test.cc
   DEPS proxy_test_support)
-# Each time at other writes, for minutes: tools/explore.
+# These take minutes, and TRAINYARD_TEST_SEED chooses the writes: tools/explore runs them.
 set_property(TEST operator_proxy_crash_test operator_proxy_leader_test operator_proxy_outage_test APPEND PROPERTY LABELS explore)
 # These two have one Lease.
 trainyard_apiserver_test(operator_leader_test

@@ -1,5 +1,5 @@
 // The operator killed at its writes, one by one: just before the request reaches the API server,
-// and after the server has carried it out, before the answer. A few in CI, drawn anew each time;
+// and after the server has carried it out, before the answer. A few, drawn by TRAINYARD_TEST_SEED;
 // with TRAINYARD_LONG_TESTS=1 every one.
 #include <algorithm>
 #include <atomic>
@@ -26,7 +26,7 @@ using testing_support::ProxiedOperator;
 using testing_support::ProxiedRequest;
 using Kind = Fault::Kind;
 
-/// Of all crashes, in CI.
+/// Of all crashes.
 constexpr size_t kSample = 16;
 
 struct Crash {

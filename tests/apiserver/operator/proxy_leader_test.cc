@@ -1,6 +1,6 @@
 // Two operators of which one leads. The leader is killed at its writes, the other takes over; it is
-// cut off with a write under way that arrives when the other leads. A few in CI, drawn anew each
-// time; with TRAINYARD_LONG_TESTS=1 every one.
+// cut off with a write under way that arrives when the other leads. A few, drawn by
+// TRAINYARD_TEST_SEED; with TRAINYARD_LONG_TESTS=1 every one.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -36,7 +36,7 @@ using testing_support::ProxiedOperator;
 using testing_support::ProxiedRequest;
 using Kind = Fault::Kind;
 
-/// Of all trials, in CI: one in each lane.
+/// Of all trials: one in each lane.
 constexpr size_t kSample = 6;
 bool is_of_lease(const ProxiedRequest& request) { return request.resource == "leases"; }
 bool is_change(const ProxiedRequest& request) { return request.write > 0 && !is_of_lease(request); }
@@ -58,7 +58,7 @@ struct Trial {
   }
 };
 
-/// Both fates at each write; in CI a few.
+/// Both fates at each write, or a few.
 std::vector<Trial> choose(int64_t writes, Fate one, Fate other) {
   std::vector<Trial> trials;
   for (int64_t write = 1; write <= writes; ++write) {

@@ -5,8 +5,10 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import tempfile
+import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -21,6 +23,7 @@ class Copy:
         self.root = pathlib.Path(folder)
         (self.root / "tools").mkdir()
         for tool in tools:
+            (self.root / "tools" / tool).parent.mkdir(exist_ok=True)
             shutil.copy(ROOT / "tools" / tool, self.root / "tools" / tool)
 
     def write(self, path: str, text: str, mode: int = 0o644) -> pathlib.Path:
@@ -174,26 +177,30 @@ class LintTest(GateTest):
 
 
 class ExploreTest(GateTest):
-    """The steps are shell commands here, and a step may take one second."""
+    """The steps are shell commands here, counted in place of minutes, and a step may take one second."""
 
     def repository(self, *steps: str) -> Copy:
-        copy = self.copy("explore")
-        for tool in ("setup", "fetch_data.sh", "kubernetes/build", "build"):
-            copy.write(f"tools/{tool}", "#!/bin/sh\n", 0o755)
-        copy.write("bin/cmake", "#!/bin/sh\n", 0o755)
-        copy.write("bin/timeout", '#!/bin/sh\nshift 3\nexec /usr/bin/timeout -k 1 1 "$@"\n', 0o755)
+        copy = self.copy("explore", "mutants/tree.py")
+        for tool in ("tools/setup", "tools/fetch_data.sh", "tools/kubernetes/build", "tools/build", "bin/cmake"):
+            copy.write(tool, "#!/bin/sh\n", 0o755)
         copy.write(".gitignore", "/build/\n")
         copy.write("tests/explore.txt", "# steps\n" + "".join(f"{step}\n" for step in steps))
+        text = (copy.root / "tools/explore").read_text()
+        for old, new in (("while time.monotonic() < end:", "for _ in range(int(os.environ['STEPS'])):"),
+                         ("STEP_LIMIT_S = 1800", "STEP_LIMIT_S = 1")):
+            self.assertIn(old, text)
+            text = text.replace(old, new)
+        copy.write("tools/explore", text, 0o755)
         copy.commit()
         return copy
 
+    def run_explore(self, copy: Copy, steps: int, *options: str) -> tuple:
+        return copy.run("tools/explore", *options, PATH=f"{copy.root}/bin:{os.environ['PATH']}", STEPS=str(steps))
+
     def explored(self, copy: Copy, steps: int) -> str:
-        """Runs so many steps, the first one first: counted, for a minute is long."""
+        """Runs so many steps, the first one first."""
         copy.write("build/explore/next", "0\n")
-        copy.write("tools/explore", (copy.root / "tools/explore").read_text().replace(
-            'while [ "$SECONDS" -lt "$end" ]; do', f"for _ in $(seq {steps}); do"), 0o755)
-        copy.commit()
-        status, output = copy.run("tools/explore", "1", PATH=f"{copy.root}/bin:{os.environ['PATH']}")
+        status, output = self.run_explore(copy, steps)
         self.assertEqual(status, 0, output)
         return output
 
@@ -203,56 +210,107 @@ class ExploreTest(GateTest):
 
     def test_where_nothing_is_found_nothing_is_written(self):
         copy = self.repository("true")
-        self.assertIn("explore: 0 found\n", self.explored(copy, 2))
+        self.assertIn("explore: 2 steps, 0 found\n", self.explored(copy, 2))
         self.assertEqual(self.rows(copy), [])
 
     def test_each_finding_is_a_row_that_can_be_repeated(self):
-        copy = self.repository("echo a/b.cc:7: Failure; echo wanted 1 in $PWD/tests/c; exit SEED", "true")
-        self.assertIn("explore: 1 found, listed in tests/findings.tsv", self.explored(copy, 1))
+        copy = self.repository("echo '1/1 Test #1: a ...***Failed'; echo a/b.cc:7: Failure; echo wanted 1 in $PWD/tests/c, "
+                               "'`/tmp/x/y`' -I/opt/z; SEED={seed} sh -c 'exit $((SEED > 0))'", "true")
+        self.assertIn("explore: 1 steps, 1 found, listed in tests/findings.tsv", self.explored(copy, 1))
         commit = copy.run("git", "rev-parse", "--short=12", "HEAD")[1].strip()
         ((day, at, command, words),) = self.rows(copy)
         self.assertRegex(day, r"^\d{4}-\d\d-\d\d$")
-        self.assertEqual((at, words), (commit, "a/b.cc:7: Failure wanted 1 in tests/c"))
-        self.assertRegex(command, r"exit [0-9]+$")
-        self.assertNotIn(str(copy.root), "".join(self.rows(copy)[0]))
+        self.assertEqual((at, words), (commit, "a/b.cc:7: Failure wanted 1 in tests/c, `y` z"))
+        self.assertRegex(command, r"SEED=[0-9]+ sh ")
 
     def test_a_step_names_the_command_that_repeats_its_finding_and_the_input_is_kept(self):
-        copy = self.repository("mkdir -p build/fuzz/findings; echo x >build/fuzz/findings/a-crash-1; "
-                               "echo 'repeat: f build/fuzz/findings/a-crash-1'; echo 'repeat: g'; exit 1")
+        copy = self.repository(r"mkdir -p build/fuzz/findings; echo x >build/fuzz/findings/a-crash-1; "
+                               r"echo 'ERROR: AddressSanitizer: one'; echo 'repeat: f build/fuzz/findings/a-crash-1'; "
+                               r"echo 'runtime error: two'; printf 'repeat: g\t\033 /root/h\n'; exit 1")
         self.explored(copy, 1)
-        self.assertEqual([row[2] for row in self.rows(copy)], ["f tests/findings/a-crash-1", "g"])
+        self.assertEqual([row[2:] for row in self.rows(copy)],
+                         [["f tests/findings/a-crash-1", "ERROR: AddressSanitizer: one"], ["g h", "runtime error: two"]])
         self.assertEqual((copy.root / "tests/findings/a-crash-1").read_text(), "x\n")
 
-    def test_a_hang_ends_and_the_next_step_begins(self):
-        copy = self.repository("sleep 60", "touch ran")
+    def test_what_is_listed_is_not_listed_again(self):
+        copy = self.repository("echo left by {seed} >&2; exit 1")
+        copy.write("tests/findings.tsv", "2026-01-01\tabc\tx\ty")  # whose last line has no end
+        copy.commit()
+        self.explored(copy, 2)
+        self.assertEqual([len(row) for row in self.rows(copy)], [4, 4])
+
+    def test_words_are_told_where_the_output_has_none(self):
+        copy = self.repository(r"printf '\0\001'; exit 3")
+        self.explored(copy, 1)
+        self.assertEqual(self.rows(copy)[0][3], "ended with status 3")
+
+    def test_a_hang_ends_with_all_that_it_started_and_the_next_step_begins(self):
+        copy = self.repository("(trap '' TERM; sleep 3; touch left) & setsid sh -c 'sleep 3; touch left' & sleep 60", "sleep 0.1; touch ran")
         output = self.explored(copy, 2)
         self.assertTrue((copy.root / "ran").exists(), output)
         self.assertIn("did not end within", self.rows(copy)[0][3])
+        self.assertNotIn("sleep 3", "".join(left.read_bytes().decode(errors="replace") for left in self.processes(copy)))
+
+    def processes(self, copy: Copy) -> list:
+        """Command lines of what runs in the repository."""
+        found = []
+        for process in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                if (process / "cwd").resolve() == copy.root.resolve():
+                    found.append(process / "cmdline")
+            except OSError:
+                continue
+        return found
+
+    def test_an_interrupt_ends_it(self):
+        copy = self.repository("touch begun; sleep 1", "touch next")
+        copy.write("build/explore/next", "0\n")
+        process = subprocess.Popen(["tools/explore"], cwd=copy.root, stdout=subprocess.DEVNULL, start_new_session=True,
+                                   env=dict(os.environ, PATH=f"{copy.root}/bin:{os.environ['PATH']}", STEPS="2"))
+        while not (copy.root / "begun").exists():
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(timeout=60), 130)
+        self.assertFalse((copy.root / "next").exists())
 
     def test_steps_come_round_and_a_call_goes_on_after_the_last(self):
-        copy = self.repository("echo a >>build/ran", "echo b >>build/ran", "echo c >>build/ran")
-        self.explored(copy, 4)
+        copy = self.repository("echo a >>build/ran", "echo b >>build/ran", "echo c >>build/ran; echo left out: c")
+        self.assertIn("left out: c", self.explored(copy, 4))
         self.assertEqual((copy.root / "build/explore/next").read_text(), "1\n")
         self.assertEqual((copy.root / "build/ran").read_text(), "a\nb\nc\na\n")
 
     def test_when_the_time_is_over_no_step_begins(self):
-        copy = self.repository("touch ran")
-        status, output = copy.run("tools/explore", "0", PATH=f"{copy.root}/bin:{os.environ['PATH']}")
-        self.assertEqual(status, 0, output)
-        self.assertFalse((copy.root / "ran").exists())
+        copy = self.repository("true")
+        text = (ROOT / "tools/explore").read_text()
+        copy.write("tools/explore", text, 0o755)
+        copy.commit()
+        self.assertIn("explore: 0 steps, 0 found", self.run_explore(copy, 1, "0")[1])
 
     def test_what_is_not_committed_is_refused_but_for_the_findings(self):
         copy = self.repository("true")
         copy.write("tests/findings.tsv", "a row\n")
-        copy.commit()
-        copy.write("tests/findings.tsv", "a row\nanother\n")
-        path = f"{copy.root}/bin:{os.environ['PATH']}"
-        self.assertEqual(copy.run("tools/explore", "0", PATH=path)[0], 0)
-        copy.write(".gitignore", "")
-        status, output = copy.run("tools/explore", "0", PATH=path)
+        copy.write("tests/findings/input", "x\n")
+        self.assertEqual(self.run_explore(copy, 1)[0], 0)
+        copy.write("tests/fuzz/new_fuzz.cc", "")
+        status, output = self.run_explore(copy, 1)
         self.assertEqual(status, 64, output)
         self.assertIn("not committed", output)
-        self.assertEqual(copy.run("tools/explore", "soon", PATH=path)[0], 64)
+
+    def test_minutes_are_a_number(self):
+        copy = self.repository("true")
+        for minutes in ("soon", "-1", "99999999999999999999"):
+            status, output = self.run_explore(copy, 1, minutes)
+            self.assertEqual(status, 64, output)
+            self.assertIn(f"found '{minutes}'", output)
+        self.assertEqual(self.run_explore(copy, 1, "08")[0], 0)
+
+    def test_what_cannot_be_built_is_named(self):
+        copy = self.repository("true")
+        copy.write("tools/build", "#!/bin/sh\nexit 1\n", 0o755)
+        copy.commit()
+        status, output = self.run_explore(copy, 1)
+        self.assertEqual(status, 64, output)
+        self.assertIn("explore: tools/build dev", output)
 
 
 class EndStatesTest(GateTest):

@@ -130,6 +130,38 @@ class RunnerTest(unittest.TestCase):
         self.assertIn("FAILED   dev: judges_it: was not run", output)
         self.assertTrue(output.endswith("1 passed, 7 failed, 0 skipped\n"), output)
 
+    def test_a_fixture_that_is_red_at_once_stays_red_when_its_dependents_bring_it_up(self):
+        words = re.search(r'kExact\[\] = "(.*)"', (ROOT / "tests/support/exact.h").read_text()).group(1)
+        once = "test -e {name}.seen && exit 0; touch {name}.seen; "
+        for why, up, labels, more in (("crashes", once + "kill -SEGV $$", "apiserver", ""),
+                                      ("hangs", once + "exec sleep 100", "apiserver", "TIMEOUT 1"),
+                                      ("is exact", ONCE, "apiserver;exact", ""),
+                                      ("compares", f"test -e {{name}}.seen || echo '{words}'; {ONCE}", "apiserver", "")):
+            with self.subTest(why), tempfile.TemporaryDirectory() as folder:
+                planted = Planted(folder)
+                planted.add("up", labels, up, f"FIXTURES_SETUP plane {more}")
+                planted.add("needs_it", "apiserver", "true", "FIXTURES_REQUIRED plane")
+                status, output = planted.run()
+                self.assertEqual(status, 1, output)
+                self.assertIn("FAILED   dev: up", output)
+                self.assertTrue(output.endswith("2 passed, 1 failed, 0 skipped\n"), output)
+
+    def test_a_cleanup_never_runs_again(self):
+        planted = self.with_fixture(up="true")
+        planted.add("down", "apiserver", ONCE, "FIXTURES_CLEANUP plane")
+        status, output = planted.run()
+        self.assertEqual(status, 1, output)
+        self.assertIn("FAILED   dev: down", output)
+
+    def test_a_fixture_that_failed_beside_others_counts_though_it_is_up_for_what_depends_on_time(self):
+        planted = Planted(self.folder.name)
+        planted.add("up", "apiserver", "test -e {name}.seen && exit 0; touch {name}.seen; kill -SEGV $$", "FIXTURES_SETUP plane")
+        planted.add("needs_it", "apiserver", "true", "FIXTURES_REQUIRED plane")
+        planted.add("timed", "apiserver;timing", "true", "FIXTURES_REQUIRED plane")
+        status, output = planted.run()
+        self.assertEqual(status, 1, output)
+        self.assertIn("FAILED   dev: up", output)
+
     def test_an_exact_one_that_fails_when_its_fixture_is_up_at_last_is_red(self):
         planted = self.with_fixture(up=ONCE)
         planted.add("judges_it_too", "apiserver;exact", "exit 1", "FIXTURES_REQUIRED plane")

@@ -51,6 +51,7 @@ bool is_written_by_hand(const SourceFile& file) {
 TEST(RepositoryTest, SpeaksOfNoPlaceButItself) {
   std::vector<std::string> found;
   for (const SourceFile& file : read_source_tree(testing_support::source_folder())) {
+    if (file.path.starts_with("tests/findings")) continue;  // words of logs, and broken inputs
     for (std::string& word : find_forbidden(file))
       found.push_back(std::move(word));
   }
