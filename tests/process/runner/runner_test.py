@@ -268,7 +268,7 @@ class ListsTest(unittest.TestCase):
         self.assertLess(quick, everything)
 
     def test_what_ci_runs_draws_nothing(self):
-        shown = subprocess.run(["ctest", "--test-dir", BUILD, "-N", "-L", "^explore$"], check=True, text=True,
+        shown = subprocess.run(["ctest", "--test-dir", BUILD, "-N", "-L", "^explore$", "-FA", "."], check=True, text=True,
                                stdout=subprocess.PIPE)
         explored = {f"dev {name}" for name in re.findall(r"Test +#\d+: (\S+)", shown.stdout)}
         self.assertIn("dev operator_proxy_crash_test", explored)
