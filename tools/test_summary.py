@@ -12,7 +12,8 @@ programs are a failure. A program that a fixture kept from running, and that pas
 the skips that are allowed: regular expressions, one per line, of which one must match "PRESET: PROGRAM: SUITE.CASE:
 REASON" from its beginning; any other skip is a failure. What CMake disables for a sanitizer needs no line. Where
 TRAINYARD_TEST_SEED is set, it is printed with the failures. The last line is `N passed, N failed, N skipped`. The exit
-status is 1 when anything failed, when nothing passed, or when a report is missing.
+status is 1 when anything failed, when nothing passed, or when a report is missing. A sanitizer's report is a failure,
+whatever the program that it is about, or the test that started that, made of it. The ten slowest programs are named.
 """
 
 import os
@@ -24,6 +25,7 @@ import xml.etree.ElementTree as ElementTree
 
 SHOWN = 15  # lines of a failure; the whole is in ctest.log
 FLAKY_MAX = 5  # programs per run
+SLOWEST = 10  # programs that are named
 NOT_BUILT = "disabled in this build"
 NOT_RUN = "was not run"
 
@@ -94,9 +96,27 @@ def has_failed(outcomes) -> bool:
     return any(outcome == "failed" for _, outcome, _ in outcomes)
 
 
+def runs_of(folder: pathlib.Path):
+    return [folder / name for name in ("beside", "timing") if (folder / name / "junit.xml").is_file()] or [folder]
+
+
+def sanitizer_reports(folder: pathlib.Path):
+    """(program, report) of each process of the preset that a sanitizer complained of."""
+    for run in runs_of(folder):
+        for report in sorted((run / "sanitizer").glob("report.*")):
+            yield report.name.split(".")[1], report.read_text(errors="replace").strip()
+
+
+def seconds_of(folder: pathlib.Path):
+    """(seconds, program) of each program of the preset."""
+    for run in runs_of(folder):
+        for test in ElementTree.parse(run / "junit.xml").getroot().iter("testcase"):
+            yield float(test.get("time") or 0), test.get("name")
+
+
 def outcomes_of(folder: pathlib.Path):
     """The outcomes of one preset, and the flaky programs: [(program, first failure)]."""
-    runs = [folder / name for name in ("beside", "timing") if (folder / name / "junit.xml").is_file()] or [folder]
+    runs = runs_of(folder)
     programs, flaky = {}, []
     for run in runs:
         for name, outcomes in programs_of(run).items():
@@ -129,7 +149,7 @@ def main(arguments: list) -> int:
     if arguments[:1] == ["--skips"]:
         skips, arguments = skips_of(pathlib.Path(arguments[1])), arguments[2:]
     total = {"passed": 0, "failed": 0, "skipped": 0}
-    failed, skipped, flaky = [], [], []
+    failed, skipped, flaky, slowest = [], [], [], []
     for argument in arguments:
         preset, _, folder = argument.partition("=")
         folder = pathlib.Path(folder)
@@ -139,6 +159,8 @@ def main(arguments: list) -> int:
             continue
         counts = dict.fromkeys(total, 0)
         outcomes, found = outcomes_of(folder)
+        outcomes += [(name, "failed", f"a sanitizer's report:\n{report}") for name, report in sanitizer_reports(folder)]
+        slowest += [(seconds, f"{preset}: {name}") for seconds, name in seconds_of(folder)]
         flaky += [f"{preset}: {name} failed beside other tests and passed alone ({folder}/*/ctest.log); "
                   f"first: {shortened(message)}" for name, message in found]
         for name, outcome, message in outcomes:
@@ -156,7 +178,8 @@ def main(arguments: list) -> int:
     if len(flaky) > FLAKY_MAX:
         total["failed"] += 1
         failed.append(f"{len(flaky)} programs are flaky, at most {FLAKY_MAX} are allowed")
-    for kind, names in (("skipped", skipped), ("flaky", flaky), ("FAILED", failed)):
+    slowest = [f"{seconds:4.0f} s  {name}" for seconds, name in sorted(slowest, reverse=True)[:SLOWEST]]
+    for kind, names in (("slowest", slowest), ("skipped", skipped), ("flaky", flaky), ("FAILED", failed)):
         for name in names:
             print(f"  {kind:8} {name}")
     if failed and os.environ.get("TRAINYARD_TEST_SEED"):

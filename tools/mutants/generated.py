@@ -1,6 +1,7 @@
 """The mutants that the operators make of the sources which tests/mutants/generated.toml names."""
 
 import dataclasses
+import datetime
 import hashlib
 import re
 import tomllib
@@ -21,6 +22,7 @@ class Mutant:
     text: str
     tests: tuple
     digest: str  # of what is changed into what: with the name, the same as long as the two are
+    around: str  # digest of the function that it is in, without comments and space
 
     def apply(self, source):
         return source[:self.start] + self.text + source[self.end:]
@@ -29,6 +31,18 @@ class Mutant:
 def one_line(text, limit=88):
     text = re.sub(r"\s+", " ", text).strip()
     return text if len(text) <= limit else text[:limit - 3] + "..."
+
+
+def digest_of(text):
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def around(source, change):
+    """The digest of the function that the change is in; of the change alone where it is in none."""
+    start, end = next(((f.start, f.end) for f in source.functions if f.start <= change.start < f.end),
+                      (change.start, change.end))
+    # The mask has no comments, but no texts either.
+    return digest_of("".join(source.code[start:end].split()) + "".join(re.findall(r'"[^"\n]*"', source.text[start:end])))
 
 
 def read_rooms(root):
@@ -59,7 +73,8 @@ def of_file(root, path, room, values):
             end=change.end,
             text=change.text,
             tests=tuple(room["tests"]),
-            digest=hashlib.sha256(f"{text[change.start:change.end]}\0{change.text}".encode()).hexdigest()[:8])
+            digest=digest_of(f"{text[change.start:change.end]}\0{change.text}"),
+            around=around(source, change))
 
 
 def make(root, values=False):
@@ -105,17 +120,38 @@ JUDGED = "tests/mutants/judged.tsv"
 GAP = "-"
 
 
+@dataclasses.dataclass(frozen=True)
+class Judged:
+    test: str  # that caught it; GAP where none did
+    was: str
+    around: str = ""  # of the function when it was judged; "" in rows that are older than this column
+    day: str = ""
+
+    def holds(self, mutant):
+        """Whether its function is what it was when it was judged."""
+        return self.around == mutant.around
+
+
 def read_judged(root):
-    """What came of the mutants when they were judged last: {(name without ordinal, digest): test}. The test is the one
-    that caught it, GAP where none did. Each line of the file has these three and what stood there."""
+    """What came of the mutants when they were judged last: {(name without ordinal, digest): Judged}. Each line of the
+    file has these two and the fields of Judged."""
     judged = {}
     path = root / JUDGED
     for line in path.read_text().splitlines() if path.exists() else []:
-        where, digest, test = line.split("\t")[:3]
+        where, digest, *fields = line.split("\t")
         # Two that look the same: the worse one counts.
-        if judged.get((where, digest)) != GAP:
-            judged[where, digest] = test
+        if (where, digest) not in judged or judged[where, digest].test != GAP:
+            judged[where, digest] = Judged(*fields)
     return judged
+
+
+def stale(mutants, judged):
+    """Those whose function has changed since they were judged, the longest ago first, after those never judged."""
+    def day(mutant):
+        row = judged.get(row_of(mutant))
+        return row.day if row else " "
+    changed = [m for m in mutants if row_of(m) not in judged or not judged[row_of(m)].holds(m)]
+    return sorted(changed, key=day)
 
 
 def test_of(by):
@@ -130,15 +166,16 @@ def row_of(mutant):
 def write_judged(root, made, caught_by):
     """Notes what came of the mutants named in `caught_by` (None: survived). Rows of mutants that are `made` no more go."""
     before = read_judged(root)
-    rows = {row_of(m): (before[row_of(m)], m.was) for m in made if row_of(m) in before}
+    rows = {row_of(m): dataclasses.replace(before[row_of(m)], was=m.was) for m in made if row_of(m) in before}
     fresh = {}
     for mutant in made:
         if mutant.name in caught_by:
-            test = caught_by[mutant.name] or GAP
-            if fresh.get(row_of(mutant), ("",))[0] != GAP:
-                fresh[row_of(mutant)] = (test, mutant.was)
+            if row_of(mutant) not in fresh or fresh[row_of(mutant)].test != GAP:
+                fresh[row_of(mutant)] = Judged(caught_by[mutant.name] or GAP, mutant.was, mutant.around,
+                                               str(datetime.date.today()))
     rows.update(fresh)
-    (root / JUDGED).write_text("".join("\t".join((*key, *value)) + "\n" for key, value in sorted(rows.items())))
+    (root / JUDGED).write_text("".join("\t".join((*key, *dataclasses.astuple(row))).rstrip("\t") + "\n"
+                                       for key, row in sorted(rows.items(), key=lambda item: item[0])))
 
 
 def explanation_of(mutant, explanations):

@@ -212,6 +212,49 @@ test -e {{name}}.seen || echo '{words}' >"${{GTEST_OUTPUT#xml:}}{{name}}.xml"; {
                 planted.add("raced", "comm", ONCE)
                 self.assertEqual(planted.run()[0], 1)
 
+    def with_sanitizer(self) -> str:
+        """A program that AddressSanitizer complains of."""
+        source = pathlib.Path(self.folder.name) / "fault.cc"
+        source.write_text("int main(int argc, char**) { int* p = new int[4]; delete[] p; return p[argc]; }\n")
+        program = source.with_suffix("")
+        compiled = subprocess.run(["c++", "-fsanitize=address", "-g", source, "-o", program], stderr=subprocess.PIPE, text=True)
+        self.assertEqual(compiled.returncode, 0, compiled.stderr)
+        return str(program)
+
+    def test_a_sanitizers_report_of_a_child_is_red_at_once(self):
+        fault = self.with_sanitizer()
+        planted = Planted(self.folder.name, "asan")
+        planted.add("swallows", "process", f"{fault} >/dev/null 2>&1; exit 0")
+        status, output = planted.run()
+        self.assertEqual(status, 1, output)
+        self.assertIn("FAILED   asan: fault: a sanitizer's report:", output)
+        self.assertIn("heap-use-after-free", output)
+        self.assertTrue(output.endswith("2 passed, 1 failed, 0 skipped\n"), output)
+
+    def test_a_sanitizers_report_after_much_output_is_red(self):
+        fault = self.with_sanitizer()
+        planted = Planted(self.folder.name, "asan")
+        planted.add("talks", "process", f"head -c 1000000 /dev/zero | tr '\\0' x; {fault} || true")
+        status, output = planted.run()
+        self.assertEqual(status, 1, output)
+        self.assertIn("heap-use-after-free", output)
+
+    def test_a_test_that_asks_for_a_sanitizers_report_is_green(self):
+        fault = self.with_sanitizer()
+        planted = Planted(self.folder.name, "asan")
+        planted.add("asks", "process", f"ASAN_OPTIONS=log_path=stderr {fault} 2>&1 | grep -q heap-use-after-free")
+        status, output = planted.run()
+        self.assertEqual(status, 0, output)
+
+    def test_the_slowest_programs_are_named(self):
+        planted = Planted(self.folder.name)
+        for index in range(11):
+            planted.add(f"other{index}", "unit", "true")
+        planted.add("slow", "unit", "sleep 1.2")
+        output = planted.run()[1]
+        self.assertRegex(output, r"slowest     1 s  dev: slow\n")
+        self.assertEqual(output.count("  slowest "), 10, output)
+
     def test_a_crash_is_red_at_once(self):
         planted = Planted(self.folder.name)
         planted.add("crashed", "process", "test -e crashed.seen && exit 0; touch crashed.seen; kill -SEGV $$")

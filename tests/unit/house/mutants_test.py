@@ -182,11 +182,31 @@ class GeneratedTest(unittest.TestCase):
             generated.write_judged(root, self.mutants, {first.name: "a_test: A.B", second.name: None})
             generated.write_judged(root, self.mutants, {third.name: "b_test (ran out of 20 s)"})
             judged = generated.read_judged(root)
-            self.assertEqual(judged[generated.row_of(first)], "a_test: A.B")
-            self.assertEqual(judged[generated.row_of(second)], generated.GAP)
-            self.assertEqual(generated.test_of(judged[generated.row_of(third)]), "b_test")
+            self.assertEqual(judged[generated.row_of(first)].test, "a_test: A.B")
+            self.assertEqual(judged[generated.row_of(second)].test, generated.GAP)
+            self.assertEqual(generated.test_of(judged[generated.row_of(third)].test), "b_test")
             generated.write_judged(root, [first], {})
             self.assertEqual(list(generated.read_judged(root)), [generated.row_of(first)])
+
+    def test_a_mutant_is_stale_when_its_function_has_changed_and_never_by_a_comment(self):
+        def mutants(code):
+            with tempfile.TemporaryDirectory() as folder:
+                root = pathlib.Path(folder)
+                (root / "x.cc").write_text(code)
+                return list(generated.of_file(root, "x.cc", {"operators": ["writes", "expectations", "requeues"], "tests": ["t"]}, False))
+        made = mutants(CODE)
+        self.assertGreater(len(made), 1)
+        judged = {generated.row_of(m): generated.Judged("t", m.was, m.around, f"2026-01-0{n}") for n, m in enumerate(made, 1)}
+        self.assertEqual(generated.stale(made, judged), [])
+        self.assertEqual(generated.stale(mutants(CODE.replace("is only a comment", "is one\n")), judged), [])
+        for was, becomes in (("count > budget", "count >= budget"), ('log("own', 'log("their')):
+            changed = mutants(CODE.replace(was, becomes))
+            stale = generated.stale(list(reversed(changed)), judged)
+            self.assertEqual([m.name for m in stale], [m.name for m in changed])  # the longest ago first
+        del judged[generated.row_of(made[-1])]
+        self.assertEqual(generated.stale(made, judged), [made[-1]])
+        old = {row: generated.Judged(entry.test, entry.was) for row, entry in judged.items()}
+        self.assertEqual(len(generated.stale(made, old)), len(made), "rows of before this column")
 
 
 class PlantedTest(unittest.TestCase):
@@ -334,7 +354,7 @@ class VerdictTest(unittest.TestCase):
         function = source.functions[0]
         change = next(iter(operators.forget_expectation(source, function)))
         mutant = generated.Mutant("x:f:forget-expectation:1", "x.cc", "forget-expectation", 1, "was", "becomes",
-                                  change.start, change.end, change.text, tests, "digest")
+                                  change.start, change.end, change.text, tests, "digest", "around")
         (self.root / "tests/mutants").mkdir(parents=True)
         (self.root / generated.JUDGED).write_text(f"x:f:forget-expectation\tdigest\t{judged}\twas\n")
         options = mock.Mock(resume=False, minutes=0, write_judged=False, sample=0)
