@@ -29,6 +29,8 @@ spec:
   failurePolicy: {backoff: {initialSeconds: 1, maxSeconds: 2}}
 )";
 
+const char RunFixture::kMayStandStill[] = "  progressPolicy: {minStallSeconds: 600}\n";
+
 std::string varied_text(size_t bytes) {
   std::string text;
   for (uint32_t state = 1; text.size() < bytes; state = state * 1664525 + 1013904223)

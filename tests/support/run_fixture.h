@@ -74,6 +74,9 @@ class RunFixture : public ::testing::Test {
   static constexpr std::chrono::seconds kDeadline{90};
   /// One node of two ranks, 50 steps, a checkpoint every 10.
   static const char kManifest[];
+  /// A line of its spec: ranks that a test makes stand still are not taken for hung before
+  /// kDeadline, however slow the machine is.
+  static const char kMayStandStill[];
 
  private:
   const TemporaryDirectory folder_;

@@ -193,6 +193,8 @@ TEST_F(RunFaultsTest, AnAgentAskedToEndHasItsRanksCheckpoint) {
 }
 
 TEST_F(RunFaultsTest, TheKernelsKillForWantOfMemoryIsNamed) {
+  // Under load it takes a while to fill the memory.
+  write("job.yaml", std::string(kManifest) + kMayStandStill);
   const ChildEnd end =
       shell("export FAKE_RANK_FAULT=1:25:oom; exec " +
             testing_support::source_path("tests/process/run/memory_group.sh") + " \"$@\"");
@@ -382,6 +384,7 @@ TEST_F(RunFaultsTest, ACorrectedManifestTakesUpAFailedRun) {
 // ---------------------------------------------------------------------------------------
 
 TEST_F(RunFaultsTest, ACheckpointThatNoRankToldOfIsTheNewestAllTheSame) {
+  write("job.yaml", std::string(kManifest) + kMayStandStill);
   const auto run = start({{"FAKE_RANK_FAULT", "0:5:hang"}});
   ASSERT_TRUE(wait_until([&] { return std::filesystem::exists(checkpoints() / "fault-hang"); }))
       << errors();

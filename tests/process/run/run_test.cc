@@ -190,6 +190,7 @@ TEST_F(RunTest, CtrlCCheckpointsAndTheNextRunGoesOn) {
 }
 
 TEST_F(RunTest, ASecondCtrlCStopsAtOnce) {
+  write("job.yaml", std::string(kManifest) + kMayStandStill);
   const auto run = start({{"FAKE_RANK_FAULT", "0:5:hang"}});
   ASSERT_TRUE(wait_until([&] {
     return std::filesystem::exists(run_dir() / "pvc/ckpt/tiny/fault-hang");
