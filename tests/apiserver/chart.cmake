@@ -8,7 +8,8 @@ if(TARGET trainyard-operator)
   trainyard_test(chart_install_test TIER apiserver WAITS TIMEOUT 600
     SOURCES ${here}/install_test.cc
     DEPS chart_test_support)
-  set_tests_properties(chart_install_test PROPERTIES RESOURCE_LOCK second_plane) # two at a time are enough
+  # It mostly waits for installations, upgrades and rollbacks; what the chart renders is tested above.
+  set_tests_properties(chart_install_test PROPERTIES RESOURCE_LOCK second_plane LABELS "apiserver;explore")
   add_dependencies(chart_render_test trainyard-operator)
   add_dependencies(chart_install_test trainyard-operator)
 endif()
