@@ -100,11 +100,17 @@ def runs_of(folder: pathlib.Path):
     return [folder / name for name in ("beside", "timing") if (folder / name / "junit.xml").is_file()] or [folder]
 
 
-def sanitizer_reports(folder: pathlib.Path):
-    """(program, report) of each process of the preset that a sanitizer complained of."""
+def sanitizer_reports(folder: pathlib.Path) -> dict:
+    """What sanitizers said of processes of the preset, by program; warnings of their own are left out."""
+    reports = {}
     for run in runs_of(folder):
         for report in sorted((run / "sanitizer").glob("report.*")):
-            yield report.name.split(".")[1], report.read_text(errors="replace").strip()
+            lines = [line for line in report.read_text(errors="replace").splitlines()
+                     if line.strip() and not re.search(r"WARNING: A(San|ddressSanitizer)|ASan is ignoring requested", line)]
+            if lines:
+                program = report.name.removeprefix("report.").rpartition(".")[0]
+                reports.setdefault(program, []).append("\n".join(lines))
+    return reports
 
 
 def seconds_of(folder: pathlib.Path):
@@ -159,7 +165,8 @@ def main(arguments: list) -> int:
             continue
         counts = dict.fromkeys(total, 0)
         outcomes, found = outcomes_of(folder)
-        outcomes += [(name, "failed", f"a sanitizer's report:\n{report}") for name, report in sanitizer_reports(folder)]
+        outcomes += [(name, "failed", f"{len(reports)} processes with a sanitizer's report, the first:\n{reports[0]}")
+                     for name, reports in sanitizer_reports(folder).items()]
         slowest += [(seconds, f"{preset}: {name}") for seconds, name in seconds_of(folder)]
         flaky += [f"{preset}: {name} failed beside other tests and passed alone ({folder}/*/ctest.log); "
                   f"first: {shortened(message)}" for name, message in found]

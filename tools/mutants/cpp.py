@@ -11,14 +11,16 @@ OPENING = {"(": ")", "[": "]", "{": "}"}
 CONTROL = re.compile(r"(if|for|while|switch)\b")
 
 
-def mask(text):
-    """The text with comments, literals and preprocessor lines blanked; every position keeps its place."""
+def mask(text, comments_only=False):
+    """The text with comments, literals and preprocessor lines blanked, or comments alone; every position keeps its place."""
     pattern = re.compile(
         r'//[^\n]*|/\*.*?\*/|R"\((?:.*?)\)"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'|^[ \t]*#(?:[^\n\\]|\\.|\\\n)*',
         re.S | re.M)
 
     def blank(match):
         found = match.group()
+        if comments_only and found[0] != "/":
+            return found
         inner = re.sub(r"[^\n]", " ", found)
         # Quotes stay: an argument that is a literal is still an argument.
         return '"' + inner[1:-1] + '"' if found[0] in "\"'" and len(found) > 1 else inner

@@ -6,7 +6,7 @@ import hashlib
 import re
 import tomllib
 
-from mutants import operators
+from mutants import cpp, operators
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,8 +41,7 @@ def around(source, change):
     """The digest of the function that the change is in; of the change alone where it is in none."""
     start, end = next(((f.start, f.end) for f in source.functions if f.start <= change.start < f.end),
                       (change.start, change.end))
-    # The mask has no comments, but no texts either.
-    return digest_of("".join(source.code[start:end].split()) + "".join(re.findall(r'"[^"\n]*"', source.text[start:end])))
+    return digest_of("".join(cpp.mask(source.text, comments_only=True)[start:end].split()))
 
 
 def read_rooms(root):
@@ -118,11 +117,12 @@ def read_explanations(root):
 
 JUDGED = "tests/mutants/judged.tsv"
 GAP = "-"
+BROKEN = "does not compile"
 
 
 @dataclasses.dataclass(frozen=True)
 class Judged:
-    test: str  # that caught it; GAP where none did
+    test: str  # that caught it; GAP where none did, BROKEN where there is no program to ask
     was: str
     around: str = ""  # of the function when it was judged; "" in rows that are older than this column
     day: str = ""
@@ -137,7 +137,9 @@ def read_judged(root):
     file has these two and the fields of Judged."""
     judged = {}
     path = root / JUDGED
-    for line in path.read_text().splitlines() if path.exists() else []:
+    for number, line in enumerate(path.read_text().splitlines() if path.exists() else [], 1):
+        if not 4 <= len(line.split("\t")) <= 6:
+            raise SystemExit(f"{JUDGED}:{number}: found {len(line.split(chr(9)))} columns, wanted 4 to 6")
         where, digest, *fields = line.split("\t")
         # Two that look the same: the worse one counts.
         if (where, digest) not in judged or judged[where, digest].test != GAP:
@@ -145,13 +147,20 @@ def read_judged(root):
     return judged
 
 
-def stale(mutants, judged):
-    """Those whose function has changed since they were judged, the longest ago first, after those never judged."""
-    def day(mutant):
-        row = judged.get(row_of(mutant))
-        return row.day if row else " "
-    changed = [m for m in mutants if row_of(m) not in judged or not judged[row_of(m)].holds(m)]
-    return sorted(changed, key=day)
+def stale(mutants, judged, count):
+    """At least `count` of those whose function has changed since they were judged: those never judged first, then the
+    longest ago. Mutants that look the same have one row, and are judged together."""
+    rows = {}
+    for mutant in mutants:
+        rows.setdefault(row_of(mutant), []).append(mutant)
+
+    def age(row):
+        return (row in judged, judged[row].day if row in judged else "")
+    chosen = []
+    for row in sorted(rows, key=age):
+        if len(chosen) < count and not (row in judged and all(judged[row].holds(m) for m in rows[row])):
+            chosen.extend(rows[row])
+    return chosen
 
 
 def test_of(by):
@@ -174,8 +183,10 @@ def write_judged(root, made, caught_by):
                 fresh[row_of(mutant)] = Judged(caught_by[mutant.name] or GAP, mutant.was, mutant.around,
                                                str(datetime.date.today()))
     rows.update(fresh)
-    (root / JUDGED).write_text("".join("\t".join((*key, *dataclasses.astuple(row))).rstrip("\t") + "\n"
-                                       for key, row in sorted(rows.items(), key=lambda item: item[0])))
+    written = root / (JUDGED + ".new")
+    written.write_text("".join("\t".join((*key, *dataclasses.astuple(row))).rstrip("\t") + "\n"
+                               for key, row in sorted(rows.items(), key=lambda item: item[0])))
+    written.replace(root / JUDGED)
 
 
 def explanation_of(mutant, explanations):

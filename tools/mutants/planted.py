@@ -62,4 +62,6 @@ def judge_all(copy, root, mutants, logs):
                                  mutant["tests"], logs / f"{mutant['name']}.log", mutant.get("hang", False))
         results.append({"name": mutant["name"], "outcome": outcome, "by": by})
         progress.tell(mutant["name"], outcome, by, time.monotonic() - started)
+        if outcome != "caught":
+            print(f"repeat: tools/run_mutants --only {mutant['name']}", flush=True)
     return results

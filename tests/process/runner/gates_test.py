@@ -177,17 +177,17 @@ class LintTest(GateTest):
 
 
 class ExploreTest(GateTest):
-    """The steps are shell commands here, counted in place of minutes, and a step may take one second."""
+    """The steps are shell commands here, and they are counted in place of minutes."""
 
     def repository(self, *steps: str) -> Copy:
-        copy = self.copy("explore", "mutants/tree.py")
+        copy = self.copy("explore")
         for tool in ("tools/setup", "tools/fetch_data.sh", "tools/kubernetes/build", "tools/build", "bin/cmake"):
             copy.write(tool, "#!/bin/sh\n", 0o755)
         copy.write(".gitignore", "/build/\n")
         copy.write("tests/explore.txt", "# steps\n" + "".join(f"{step}\n" for step in steps))
         text = (copy.root / "tools/explore").read_text()
         for old, new in (("while time.monotonic() < end:", "for _ in range(int(os.environ['STEPS'])):"),
-                         ("STEP_LIMIT_S = 1800", "STEP_LIMIT_S = 1")):
+                         ("STEP_LIMIT_S = 1800", "STEP_LIMIT_S = int(os.environ.get('LIMIT', '60'))")):
             self.assertIn(old, text)
             text = text.replace(old, new)
         copy.write("tools/explore", text, 0o755)
@@ -195,12 +195,15 @@ class ExploreTest(GateTest):
         return copy
 
     def run_explore(self, copy: Copy, steps: int, *options: str) -> tuple:
-        return copy.run("tools/explore", *options, PATH=f"{copy.root}/bin:{os.environ['PATH']}", STEPS=str(steps))
+        return copy.run("tools/explore", *options, **self.environment(copy, STEPS=str(steps)))
 
-    def explored(self, copy: Copy, steps: int) -> str:
+    def environment(self, copy: Copy, **more: str) -> dict:
+        return {"PATH": f"{copy.root}/bin:{os.environ['PATH']}", **more}
+
+    def explored(self, copy: Copy, steps: int, **more: str) -> str:
         """Runs so many steps, the first one first."""
         copy.write("build/explore/next", "0\n")
-        status, output = self.run_explore(copy, steps)
+        status, output = copy.run("tools/explore", **self.environment(copy, STEPS=str(steps), **more))
         self.assertEqual(status, 0, output)
         return output
 
@@ -215,13 +218,13 @@ class ExploreTest(GateTest):
 
     def test_each_finding_is_a_row_that_can_be_repeated(self):
         copy = self.repository("echo '1/1 Test #1: a ...***Failed'; echo a/b.cc:7: Failure; echo wanted 1 in $PWD/tests/c, "
-                               "'`/tmp/x/y`' -I/opt/z; SEED={seed} sh -c 'exit $((SEED > 0))'", "true")
+                               "'`/tmp/x/y`' -I/opt/z //u/v file:///w/q; SEED={seed} sh -c 'exit $((SEED > 0))' >/dev/null", "true")
         self.assertIn("explore: 1 steps, 1 found, listed in tests/findings.tsv", self.explored(copy, 1))
         commit = copy.run("git", "rev-parse", "--short=12", "HEAD")[1].strip()
         ((day, at, command, words),) = self.rows(copy)
         self.assertRegex(day, r"^\d{4}-\d\d-\d\d$")
-        self.assertEqual((at, words), (commit, "a/b.cc:7: Failure wanted 1 in tests/c, `y` z"))
-        self.assertRegex(command, r"SEED=[0-9]+ sh ")
+        self.assertEqual((at, words), (commit, "a/b.cc:7: Failure wanted 1 in tests/c, `y` z v q"))
+        self.assertRegex(command, r"SEED=[0-9]+ sh .* >/dev/null$")
 
     def test_a_step_names_the_command_that_repeats_its_finding_and_the_input_is_kept(self):
         copy = self.repository(r"mkdir -p build/fuzz/findings; echo x >build/fuzz/findings/a-crash-1; "
@@ -233,11 +236,11 @@ class ExploreTest(GateTest):
         self.assertEqual((copy.root / "tests/findings/a-crash-1").read_text(), "x\n")
 
     def test_what_is_listed_is_not_listed_again(self):
-        copy = self.repository("echo left by {seed} >&2; exit 1")
+        copy = self.repository("echo left at 0x{seed} >&2; echo 'repeat: a:drop-write:1'; echo 'repeat: a:drop-write:2'; exit 1")
         copy.write("tests/findings.tsv", "2026-01-01\tabc\tx\ty")  # whose last line has no end
         copy.commit()
         self.explored(copy, 2)
-        self.assertEqual([len(row) for row in self.rows(copy)], [4, 4])
+        self.assertEqual([row[2] for row in self.rows(copy)], ["x", "a:drop-write:1", "a:drop-write:2"])
 
     def test_words_are_told_where_the_output_has_none(self):
         copy = self.repository(r"printf '\0\001'; exit 3")
@@ -245,33 +248,50 @@ class ExploreTest(GateTest):
         self.assertEqual(self.rows(copy)[0][3], "ended with status 3")
 
     def test_a_hang_ends_with_all_that_it_started_and_the_next_step_begins(self):
-        copy = self.repository("(trap '' TERM; sleep 3; touch left) & setsid sh -c 'sleep 3; touch left' & sleep 60", "sleep 0.1; touch ran")
-        output = self.explored(copy, 2)
-        self.assertTrue((copy.root / "ran").exists(), output)
-        self.assertIn("did not end within", self.rows(copy)[0][3])
-        self.assertNotIn("sleep 3", "".join(left.read_bytes().decode(errors="replace") for left in self.processes(copy)))
+        for hang in ("sleep 60", "exec env -i sleep 60"):
+            copy = self.repository("echo 'repeat: f'; (trap '' TERM; sleep 61) & setsid sleep 62 & env -i setsid sh -c 'sleep 63; :' & " + hang,
+                                   "sleep 0.1; touch ran")
+            output = self.explored(copy, 2, LIMIT="1")
+            self.assertTrue((copy.root / "ran").exists(), output)
+            self.assertEqual([row[2] for row in self.rows(copy)][0], "f")
+            self.assertIn("did not end within", self.rows(copy)[1][3])
+            self.assertEqual(self.commands(copy), [])
 
-    def processes(self, copy: Copy) -> list:
+    def commands(self, copy: Copy) -> list:
         """Command lines of what runs in the repository."""
         found = []
         for process in pathlib.Path("/proc").glob("[0-9]*"):
             try:
                 if (process / "cwd").resolve() == copy.root.resolve():
-                    found.append(process / "cmdline")
+                    found.append((process / "cmdline").read_bytes())
             except OSError:
                 continue
         return found
 
-    def test_an_interrupt_ends_it(self):
-        copy = self.repository("touch begun; sleep 1", "touch next")
-        copy.write("build/explore/next", "0\n")
-        process = subprocess.Popen(["tools/explore"], cwd=copy.root, stdout=subprocess.DEVNULL, start_new_session=True,
-                                   env=dict(os.environ, PATH=f"{copy.root}/bin:{os.environ['PATH']}", STEPS="2"))
-        while not (copy.root / "begun").exists():
-            time.sleep(0.01)
-        process.send_signal(signal.SIGTERM)
-        self.assertEqual(process.wait(timeout=60), 130)
-        self.assertFalse((copy.root / "next").exists())
+    def test_an_interrupt_ends_it_and_what_it_has_started(self):
+        for place in ("step", "setup"):
+            for number in (signal.SIGINT, signal.SIGTERM):
+                copy = self.repository("touch begun; sleep 60", "touch next")
+                copy.write("build/explore/next", "0\n")
+                if place == "setup":
+                    copy.write("bin/cmake", "#!/bin/sh\ntouch begun\nsleep 60\n", 0o755)
+                    copy.write(".gitignore", "/build/\n/begun\n")
+                    copy.commit()
+                # As a script starts it in the background.
+                process = subprocess.Popen(["tools/explore"], cwd=copy.root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                           env=dict(os.environ, **self.environment(copy, STEPS="2")),
+                                           preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+                while not (copy.root / "begun").exists():
+                    time.sleep(0.01)
+                process.send_signal(number)
+                self.assertEqual(process.wait(timeout=60), 130)
+                self.assertFalse((copy.root / "next").exists())
+                self.assertEqual(self.commands(copy), [])
+
+    def test_a_number_that_was_cut_off_is_drawn_again(self):
+        copy = self.repository("true")
+        copy.write("build/explore/next", "")
+        self.assertEqual(self.run_explore(copy, 1)[0], 0)
 
     def test_steps_come_round_and_a_call_goes_on_after_the_last(self):
         copy = self.repository("echo a >>build/ran", "echo b >>build/ran", "echo c >>build/ran; echo left out: c")

@@ -162,6 +162,16 @@ class RunnerTest(unittest.TestCase):
         self.assertEqual(status, 1, output)
         self.assertIn("FAILED   dev: up", output)
 
+    def test_a_fixture_that_fails_once_in_each_way_is_red(self):
+        planted = Planted(self.folder.name)
+        planted.add("up", "apiserver", "test -e timing || { touch timing; exit 1; }; test -e over && exit 0; touch over; kill -SEGV $$",
+                    "FIXTURES_SETUP plane")
+        planted.add("needs_it", "apiserver", "true", "FIXTURES_REQUIRED plane")
+        planted.add("timed", "apiserver;timing", "true", "FIXTURES_REQUIRED plane")
+        status, output = planted.run()
+        self.assertEqual(status, 1, output)
+        self.assertIn("FAILED   dev: up", output)
+
     def test_an_exact_one_that_fails_when_its_fixture_is_up_at_last_is_red(self):
         planted = self.with_fixture(up=ONCE)
         planted.add("judges_it_too", "apiserver;exact", "exit 1", "FIXTURES_REQUIRED plane")
@@ -217,17 +227,19 @@ test -e {{name}}.seen || echo '{words}' >"${{GTEST_OUTPUT#xml:}}{{name}}.xml"; {
         source = pathlib.Path(self.folder.name) / "fault.cc"
         source.write_text("int main(int argc, char**) { int* p = new int[4]; delete[] p; return p[argc]; }\n")
         program = source.with_suffix("")
-        compiled = subprocess.run(["c++", "-fsanitize=address", "-g", source, "-o", program], stderr=subprocess.PIPE, text=True)
+        compiler = shutil.which("clang++-14") or "c++"
+        compiled = subprocess.run([compiler, "-fsanitize=address,undefined", "-g", source, "-o", program],
+                                  stderr=subprocess.PIPE, text=True)
         self.assertEqual(compiled.returncode, 0, compiled.stderr)
         return str(program)
 
     def test_a_sanitizers_report_of_a_child_is_red_at_once(self):
         fault = self.with_sanitizer()
         planted = Planted(self.folder.name, "asan")
-        planted.add("swallows", "process", f"{fault} >/dev/null 2>&1; exit 0")
+        planted.add("swallows", "process", f"for _ in 1 2; do {fault} >/dev/null 2>&1; done; exit 0")
         status, output = planted.run()
         self.assertEqual(status, 1, output)
-        self.assertIn("FAILED   asan: fault: a sanitizer's report:", output)
+        self.assertIn("FAILED   asan: fault: 2 processes with a sanitizer's report, the first:", output)
         self.assertIn("heap-use-after-free", output)
         self.assertTrue(output.endswith("2 passed, 1 failed, 0 skipped\n"), output)
 
@@ -242,7 +254,7 @@ test -e {{name}}.seen || echo '{words}' >"${{GTEST_OUTPUT#xml:}}{{name}}.xml"; {
     def test_a_test_that_asks_for_a_sanitizers_report_is_green(self):
         fault = self.with_sanitizer()
         planted = Planted(self.folder.name, "asan")
-        planted.add("asks", "process", f"ASAN_OPTIONS=log_path=stderr {fault} 2>&1 | grep -q heap-use-after-free")
+        planted.add("asks", "process", f"ASAN_OPTIONS= UBSAN_OPTIONS= {fault} 2>&1 | grep -q heap-use-after-free")
         status, output = planted.run()
         self.assertEqual(status, 0, output)
 

@@ -2,6 +2,7 @@
 """The generator of mutants: what it reads of C++, what it makes of it, and that all it makes is well formed."""
 
 import contextlib
+import dataclasses
 import importlib.machinery
 import importlib.util
 import io
@@ -197,16 +198,34 @@ class GeneratedTest(unittest.TestCase):
         made = mutants(CODE)
         self.assertGreater(len(made), 1)
         judged = {generated.row_of(m): generated.Judged("t", m.was, m.around, f"2026-01-0{n}") for n, m in enumerate(made, 1)}
-        self.assertEqual(generated.stale(made, judged), [])
-        self.assertEqual(generated.stale(mutants(CODE.replace("is only a comment", "is one\n")), judged), [])
-        for was, becomes in (("count > budget", "count >= budget"), ('log("own', 'log("their')):
-            changed = mutants(CODE.replace(was, becomes))
-            stale = generated.stale(list(reversed(changed)), judged)
-            self.assertEqual([m.name for m in stale], [m.name for m in changed])  # the longest ago first
-        del judged[generated.row_of(made[-1])]
-        self.assertEqual(generated.stale(made, judged), [made[-1]])
-        old = {row: generated.Judged(entry.test, entry.was) for row, entry in judged.items()}
-        self.assertEqual(len(generated.stale(made, old)), len(made), "rows of before this column")
+        def stale(code_or_mutants, rows, count=99):
+            made_of = mutants(code_or_mutants) if isinstance(code_or_mutants, str) else code_or_mutants
+            return [m.name for m in generated.stale(made_of, rows, count)]
+        names = [m.name for m in made]
+        self.assertEqual(stale(made, judged), [])
+        self.assertEqual(stale(CODE.replace("is only a comment", 'is "one"\n'), judged), [])
+        for was, becomes in (("count > budget", "count >= budget"), ('log("own', 'log("their'), ('(\\"}\\")', '(\\"]\\")')):
+            self.assertIn(was, CODE)
+            changed = list(reversed(mutants(CODE.replace(was, becomes))))
+            self.assertEqual(stale(changed, judged), names)  # the longest ago first
+            self.assertEqual(stale(changed, judged, 1), names[:1])
+        never = generated.row_of(made[-1])
+        old = {row: generated.Judged(entry.test, entry.was) for row, entry in judged.items() if row != never}
+        self.assertEqual(stale(made, old), [names[-1], *names[:-1]], "rows of before this column after those never judged")
+
+    def test_mutants_that_look_the_same_are_judged_together(self):
+        twin = dataclasses.replace(self.mutants[0], name=self.mutants[0].name.rsplit(":", 1)[0] + ":99")
+        self.assertEqual(generated.row_of(twin), generated.row_of(self.mutants[0]))
+        self.assertEqual(generated.stale([self.mutants[0], self.mutants[1], twin], {}, 1), [self.mutants[0], twin])
+
+    def test_a_row_of_other_columns_is_named(self):
+        for line in ("a\tb\tc", "", "a\tb\tc\td\te\tf\tg"):
+            with tempfile.TemporaryDirectory() as folder:
+                file = pathlib.Path(folder) / generated.JUDGED
+                file.parent.mkdir(parents=True)
+                file.write_text(f"x:f:o\tdigest\t-\twas\n{line}\n")
+                with self.assertRaisesRegex(SystemExit, "judged.tsv:2: found"):
+                    generated.read_judged(pathlib.Path(folder))
 
 
 class PlantedTest(unittest.TestCase):
