@@ -26,6 +26,7 @@ import xml.etree.ElementTree as ElementTree
 SHOWN = 15  # lines of a failure; the whole is in ctest.log
 FLAKY_MAX = 5  # programs per run
 SLOWEST = 10  # programs that are named
+FOUND_BY_SANITIZER = r"(ERROR|FATAL): \w*Sanitizer|WARNING: ThreadSanitizer|runtime error: |CHECK failed: "
 NOT_BUILT = "disabled in this build"
 NOT_RUN = "was not run"
 
@@ -101,15 +102,14 @@ def runs_of(folder: pathlib.Path):
 
 
 def sanitizer_reports(folder: pathlib.Path) -> dict:
-    """What sanitizers said of processes of the preset, by program; warnings of their own are left out."""
+    """What sanitizers found in processes of the preset, by program. Their files also hold remarks, as of a thread whose
+    registers cannot be read."""
     reports = {}
     for run in runs_of(folder):
         for report in sorted((run / "sanitizer").glob("report.*")):
-            lines = [line for line in report.read_text(errors="replace").splitlines()
-                     if line.strip() and not re.search(r"WARNING: A(San|ddressSanitizer)|ASan is ignoring requested", line)]
-            if lines:
-                program = report.name.removeprefix("report.").rpartition(".")[0]
-                reports.setdefault(program, []).append("\n".join(lines))
+            text = report.read_text(errors="replace").strip()
+            if re.search(FOUND_BY_SANITIZER, text):
+                reports.setdefault(report.name.removeprefix("report.").rpartition(".")[0], []).append(text)
     return reports
 
 

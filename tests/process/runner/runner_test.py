@@ -251,6 +251,14 @@ test -e {{name}}.seen || echo '{words}' >"${{GTEST_OUTPUT#xml:}}{{name}}.xml"; {
         self.assertEqual(status, 1, output)
         self.assertIn("heap-use-after-free", output)
 
+    def test_a_remark_of_a_sanitizer_is_no_report(self):
+        planted = Planted(self.folder.name, "asan")
+        remark = "==a==7==Unable to get registers from thread 6."
+        planted.add("remarks", "process", 'file=${ASAN_OPTIONS##*log_path=\\"}; echo "' + remark + '" >"${file%%\\"*}.a.7"')
+        status, output = planted.run()
+        self.assertEqual(status, 0, output)
+        self.assertIn(remark, next((planted.build / "results/beside/sanitizer").iterdir()).read_text())
+
     def test_a_test_that_asks_for_a_sanitizers_report_is_green(self):
         fault = self.with_sanitizer()
         planted = Planted(self.folder.name, "asan")
