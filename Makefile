@@ -5,7 +5,7 @@ JOBS ?= $(shell nproc)
 
 .DEFAULT_GOAL := help
 KIND ?= runs/kind
-.PHONY: help images chart run test test-all explore test-long bench bench-operator lint fuzz mutants features matrix build programs setup clean kind-up kind-load kind-down e2e gpu-check
+.PHONY: help images images-cuda dist chart run test test-all explore test-long bench bench-operator lint fuzz mutants features matrix build programs setup clean kind-up kind-load kind-down e2e gpu-check
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,15 @@ programs: setup ## Build the four programs alone, as they are shipped, into buil
 
 images: programs ## Make the container images into build/images, without Docker or a registry
 	@tools/images/build
+
+images-cuda: setup ## Make the image of the worker for NVIDIA GPUs, with NVIDIA's libraries (fetches 1 GB the first time)
+	@tools/setup cuda
+	@cmake --preset release
+	@tools/build release -j $(JOBS) --target trainyard trainyard-agent trainyard-worker-cuda
+	@tools/images/build worker-cuda
+
+dist: images ## Make the archives of a release into build/dist: programs, images and chart, with checksums
+	@tools/dist
 
 chart: ## Make manifests/install.yaml and docs/reference/chart.md from the chart (needs helm)
 	@tools/chart

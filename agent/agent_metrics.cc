@@ -46,6 +46,7 @@ std::string AgentMetrics::text(const http::ServerCounters& server) const {
   out.add(kRunning, {}, static_cast<double>(snapshot.ranks_running));
   out.add(kStarts, {}, static_cast<double>(snapshot.rank_starts));
   control::add_rank_metrics(out, snapshot.ranks, {}, clock_.now());
+  if (gpus_ != nullptr) gpus_->add_metrics(out);
   control::add_server_metrics(out, server);
   return out.text();
 }
@@ -54,6 +55,8 @@ http::Health AgentMetrics::ready() const {
   const std::lock_guard lock(mutex_);
   if (!snapshot_.stream_open) return {false, "no control stream"};
   if (!snapshot_.ranks_started) return {false, "no ranks started yet"};
+  if (snapshot_.waits_for_order) return {false, "ranks have failed; waiting for an order"};
+  if (snapshot_.joins) return {false, "joining a newer generation"};
   if (snapshot_.ending) return {false, "ending"};
   return {true, "ok"};
 }

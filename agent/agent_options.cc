@@ -98,6 +98,8 @@ Result<AgentOptions> read_agent_options(const std::vector<std::string>& argument
   TRAINYARD_TRY(read_limits(environment, options));
   TRAINYARD_ASSIGN(const auto stays, integer(environment, control::kEnvStays, 0, 1));
   options.stays = stays.value_or(0) == 1;
+  TRAINYARD_ASSIGN(const auto keeps, integer(environment, control::kEnvKeepsStates, 0, 1));
+  options.keeps_states = keeps.value_or(0) == 1;
   const char* job_namespace = environment(contract::kEnvNamespace);
   if (job_namespace != nullptr) options.job_namespace = job_namespace;
   const char* pod_dir = environment(control::local::kEnvPodDir);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "common/api/engine_spec.h"
 #include "common/base/error.h"
 #include "control/coordinator/grpc_channel.h"
 
@@ -39,19 +40,23 @@ struct AgentOptions {
   /// A foreign program, started once a rank; empty: the built-in engine's worker.
   std::vector<std::string> command;
   std::filesystem::path worker;
-  /// Ranks of this node where the manifest says auto.
-  int devices = 1;
+  /// What the engine's ranks compute on.
+  api::DeviceKind device = api::DeviceKind::kAuto;
   std::chrono::seconds stop_grace{60};
   /// After this long without a stream the ranks are stopped with a checkpoint and the agent exits
   /// 75; nullopt: training goes on without a coordinator.
   std::optional<std::chrono::seconds> orphan_limit;
   /// Ranks that fail are not its end: it waits for the next generation (control::kEnvStays).
   bool stays = false;
+  /// Each rank of the engine gets a memory file that outlives it (control::kEnvKeepsStates).
+  bool keeps_states = false;
 
   /// Of the status server; empty: none.
   std::string metrics_address;
 
   bool is_engine() const { return command.empty(); }
+  /// Whether ranks may compute on GPUs: Auto takes them where each finds one.
+  bool may_use_gpus() const { return !is_engine() || device != api::DeviceKind::kCpu; }
 };
 
 /// Value of an environment variable; nullptr when it is not set.

@@ -2,11 +2,12 @@
 
 #include <filesystem>
 
+#include "common/api/engine_spec.h"
+
 namespace trainyard::agent {
 
-/// Accelerators that this container may use: the kernel's files of Nvidia's (`nvidia0`,
-/// `nvidia1` ...) in `folder`, of which a container has those that were given to it. 0 where there
-/// are none.
-int count_devices(const std::filesystem::path& folder = "/dev");
+/// `device` of an engine configuration (TRAINYARD_ENGINE_CONFIG); Auto where it cannot be read,
+/// which the ranks will say.
+api::DeviceKind device_of_engine(const std::filesystem::path& config);
 
 }  // namespace trainyard::agent

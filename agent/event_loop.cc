@@ -14,12 +14,15 @@
 #include <utility>
 
 #include "agent/agent_metrics.h"
+#include "agent/gpu_watch.h"
+#include "agent/nvml.h"
 #include "agent/process_host.h"
 #include "agent/supervisor.h"
 #include "common/base/clock.h"
 #include "common/base/unique_fd.h"
 #include "common/http/status_server.h"
 #include "common/io/file.h"
+#include "common/io/gpu_files.h"
 #include "common/worker_contract.h"
 #include "control/coordinator/grpc_channel.h"
 #include "control/exit_json.h"
@@ -57,9 +60,10 @@ class EventLoop {
         logger_(logger),
         signals_(std::move(signals)),
         channel_(options.control_address, options.security),
-        host_(options, std::move(environment)),
+        gpus_(watch_gpus()),
+        host_(options, std::move(environment), gpus_.get()),
         supervisor_(options, channel_, host_, clock_, logger, std::random_device{}()),
-        metrics_(options.job_name, options.job_namespace, clock_) {
+        metrics_(options.job_name, options.job_namespace, clock_, gpus_.get()) {
     listener_.on_line = [this](int local_rank, const std::string& line) {
       supervisor_.on_rank_line(local_rank, line);
     };
@@ -81,6 +85,22 @@ class EventLoop {
   const std::optional<contract::RunResult>& result() const { return supervisor_.result(); }
 
  private:
+  /// Where the kernel shows GPUs and nobody watches them, that is worth a warning.
+  std::unique_ptr<GpuWatch> watch_gpus() {
+    auto watch = GpuWatch::start(nvml_paths());
+    if (watch) {
+      logger_.info("GPUs are watched", {{"count", (*watch)->count()}});
+      return *std::move(watch);
+    }
+    if (count_gpu_files() > 0) {
+      logger_.warning(
+          "GPUs are not watched: neither metrics nor the driver's errors are told; the "
+          "container wants NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+          {{"error", watch.error().message}});
+    }
+    return nullptr;
+  }
+
   /// Training does not depend on being watched: a port that is taken is worth a warning.
   void serve_status() {
     if (options_.metrics_address.empty()) return;
@@ -137,6 +157,7 @@ class EventLoop {
   UniqueFd signals_;
   SystemClock clock_;
   control::GrpcChannel channel_;
+  const std::unique_ptr<GpuWatch> gpus_;  ///< null: none
   ProcessHost host_;
   Supervisor supervisor_;
   ProcessHost::Listener listener_;
@@ -211,7 +232,9 @@ int run_agent(const AgentOptions& options, std::vector<std::string> environment,
     exit = loop.run();
     if (loop.result()) keep_result(options, *loop.result(), logger);
   }
-  end_adopted_children(kAdoptedTimeout);
+  if (const Status gone = end_adopted_children(kAdoptedTimeout); !gone) {
+    logger.warning("processes are left behind", {{"error", gone.error().message}});
+  }
   logger.info("agent ends", {{"exit_code", exit.exit_code}, {"reason", exit.reason}});
   leave_record(options, record_of(exit), logger);
   return exit.exit_code;

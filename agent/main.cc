@@ -65,7 +65,10 @@ int main(int argc, char** argv) {
     environment.emplace_back(*entry);
   // What an image configures for its own OpenSSL is for a library of another version.
   ::setenv("OPENSSL_CONF", "/dev/null", 1);
-  if (!options->is_engine()) options->devices = std::max(1, agent::count_devices());
+  const char* const engine = std::getenv(trainyard::contract::kEnvEngineConfig);
+  if (options->is_engine() && engine != nullptr) {
+    options->device = agent::device_of_engine(engine);
+  }
   const trainyard::control::GrpcLog grpc_log(*logger);
   return agent::run_agent(*options, std::move(environment), *logger);
 }

@@ -1,10 +1,12 @@
 #include "agent/process_host.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <fcntl.h>
 #include <filesystem>
 #include <signal.h>
 #include <sstream>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <thread>
@@ -17,6 +19,7 @@
 #include "agent/rank_log.h"
 #include "agent/spawn.h"
 #include "common/io/file.h"
+#include "common/log/text.h"
 #include "common/proto/coordination.pb.h"
 #include "common/worker_contract.h"
 
@@ -34,8 +37,11 @@ constexpr size_t kMaxUnsentBytes = 8 << 20;
 /// What is read of a rank that has ended: more than a pipe holds, but a bound, as what it has
 /// started may go on writing for ever.
 constexpr int64_t kLastBytes = 2 << 20;
-/// For what dead ranks have left behind to be gone: it dies by SIGKILL.
-constexpr std::chrono::milliseconds kLeftBehindTimeout{2000};
+/// Limits how long one try to end what dead ranks have left behind blocks the agent. A process that
+/// is killed ends within milliseconds, unless it waits in the kernel.
+constexpr std::chrono::milliseconds kLeftBehindTimeout{500};
+/// Processes that an error names.
+constexpr size_t kMaxNamed = 5;
 
 Result<std::pair<UniqueFd, UniqueFd>> make_pipe() {
   int fds[2];
@@ -92,6 +98,13 @@ int64_t resident_bytes(pid_t pid) {
   return words ? resident_pages * ::sysconf(_SC_PAGESIZE) : 0;
 }
 
+/// "1234 (python3)".
+std::string name_of_process(pid_t pid) {
+  const std::string number = std::to_string(pid);
+  const auto name = read_file("/proc/" + number + "/comm", 256);
+  return number + " (" + (name ? printable_text(name->substr(0, name->find('\n')), 64) : "?") + ")";
+}
+
 }  // namespace
 
 struct ProcessHost::Process {
@@ -110,10 +123,12 @@ struct ProcessHost::Process {
                          LineBuffer{kMaxOutputLineBytes, LineBuffer::Ends::kNewlineOrReturn}};
   std::string unsent;
   RankLog log;
+  size_t gpu_errors_before = 0;
 };
 
-ProcessHost::ProcessHost(const AgentOptions& options, std::vector<std::string> environment)
-    : options_(options), environment_(std::move(environment)) {}
+ProcessHost::ProcessHost(const AgentOptions& options, std::vector<std::string> environment,
+                         const GpuWatch* gpus)
+    : options_(options), environment_(std::move(environment)), gpus_(gpus) {}
 
 ProcessHost::~ProcessHost() {
   for (const auto& process : processes_) {
@@ -132,14 +147,21 @@ Status ProcessHost::start(const RankLaunch& launch) {
   SpawnRequest request;
   request.argv = options_.command;
   if (options_.is_engine()) request.argv = {options_.worker.string()};
+  const bool keeps_states = options_.keeps_states && options_.is_engine();
   request.environment =
-      rank_environment(options_, launch, environment_, kFirstInheritedFd, kFirstInheritedFd + 1);
+      rank_environment(options_, launch, environment_, kFirstInheritedFd, kFirstInheritedFd + 1,
+                       keeps_states ? kFirstInheritedFd + 2 : -1);
   request.stdout_fd = standard_output.second.get();
   request.stderr_fd = standard_error.second.get();
   request.inherited_fds = {page.fd(), socket.second.get()};
+  if (keeps_states) {
+    TRAINYARD_ASSIGN(const int memory_fd, memory_file(processes_.size()));
+    request.inherited_fds.push_back(memory_fd);
+  }
   TRAINYARD_ASSIGN(const pid_t pid, spawn(request));
   auto process = std::make_unique<Process>(std::move(page), log_of(launch.rank));
   process->pid = pid;
+  if (gpus_ != nullptr) process->gpu_errors_before = gpus_->errors();
   process->socket = std::move(socket.first);
   process->output[0] = std::move(standard_output.first);
   process->output[1] = std::move(standard_error.first);
@@ -147,9 +169,19 @@ Status ProcessHost::start(const RankLaunch& launch) {
   return {};
 }
 
-void ProcessHost::clear() {
+Result<int> ProcessHost::memory_file(size_t local_rank) {
+  while (memory_files_.size() <= local_rank) {
+    UniqueFd fd(::memfd_create("trainyard-states", MFD_CLOEXEC));
+    if (!fd.valid()) return io_error("memfd_create for the states of a rank", errno);
+    memory_files_.push_back(std::move(fd));
+  }
+  return memory_files_[local_rank].get();
+}
+
+Status ProcessHost::clear() {
+  TRAINYARD_TRY(end_adopted_children(kLeftBehindTimeout));
   processes_.clear();
-  end_adopted_children(kLeftBehindTimeout);
+  return {};
 }
 
 /// In a pod what ranks print is the container's output.
@@ -247,6 +279,11 @@ void ProcessHost::reap(const Listener& listener) {
       if (WIFSIGNALED(status)) end.signal = WTERMSIG(status);
       if (end.signal == SIGKILL) end.out_of_memory = oom_watch_.any_since();
       if (WIFEXITED(status)) end.exit_code = WEXITSTATUS(status);
+      if (gpus_ != nullptr && options_.may_use_gpus() && status != 0) {
+        // A program of one's own may use any of them.
+        const int gpu = options_.is_engine() && gpus_->count() > 1 ? static_cast<int>(i) : -1;
+        end.gpu = gpus_->failure(process.gpu_errors_before, gpu);
+      }
       listener.on_end(static_cast<int>(i), end);
       break;  // whoever listens may have cleared the list
     }
@@ -281,21 +318,30 @@ void ProcessHost::write_unsent(Process& process) {
   }
 }
 
-void end_adopted_children(std::chrono::milliseconds timeout) {
+Status end_adopted_children(std::chrono::milliseconds timeout) {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   while (true) {
     while (::waitpid(-1, nullptr, WNOHANG) > 0) {
     }
-    bool any = false;
+    std::vector<pid_t> left;
     std::error_code error;
     for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", error)) {
       const auto children = read_file(task.path() / "children", 1 << 20);
       if (!children) continue;
       std::istringstream pids(*children);
-      for (pid_t pid = 0; pids >> pid; any = true)
+      for (pid_t pid = 0; pids >> pid; left.push_back(pid))
         ::kill(pid, SIGKILL);
     }
-    if (!any || std::chrono::steady_clock::now() >= deadline) return;
+    if (left.empty()) return {};
+    if (std::chrono::steady_clock::now() >= deadline) {
+      std::string names;
+      for (size_t i = 0; i < std::min(left.size(), kMaxNamed); ++i)
+        names += (i == 0 ? "" : ", ") + name_of_process(left[i]);
+      return Error{
+          ErrorCode::kUnavailable,
+          std::to_string(left.size()) +
+              " processes that ranks have started are killed but have not ended: " + names};
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
 }

@@ -8,9 +8,11 @@
 #include <vector>
 
 #include "agent/agent_options.h"
+#include "agent/gpu_watch.h"
 #include "agent/oom_watch.h"
 #include "agent/rank_host.h"
 #include "agent/rank_log.h"
+#include "common/base/unique_fd.h"
 
 namespace trainyard::agent {
 
@@ -24,13 +26,15 @@ class ProcessHost final : public RankHost {
     std::function<void(int local_rank, RankEnd end)> on_end;
   };
 
-  /// `environment` (NAME=value) is what ranks inherit.
-  ProcessHost(const AgentOptions& options, std::vector<std::string> environment);
+  /// `environment` (NAME=value) is what ranks inherit. `gpus`, null where there are none, outlives
+  /// this.
+  ProcessHost(const AgentOptions& options, std::vector<std::string> environment,
+              const GpuWatch* gpus = nullptr);
   /// Kills and reaps what still runs.
   ~ProcessHost() override;
 
   Status start(const RankLaunch& launch) override;
-  void clear() override;
+  Status clear() override;
   int64_t pid(int local_rank) const override;
   void send(int local_rank, const std::string& line) override;
   void signal(int local_rank, int signal_number) override;
@@ -54,15 +58,19 @@ class ProcessHost final : public RankHost {
   void read_output(Process& process, size_t stream, int64_t limit_bytes);
   void write_unsent(Process& process);
   RankLog log_of(int rank) const;
+  Result<int> memory_file(size_t local_rank);
 
   const AgentOptions options_;
   const std::vector<std::string> environment_;
   std::vector<std::unique_ptr<Process>> processes_;  ///< by local rank
+  /// By local rank: what a rank keeps for the one that takes its place. Nothing here reads it.
+  std::vector<UniqueFd> memory_files_;
   OomWatch oom_watch_;
+  const GpuWatch* const gpus_;
 };
 
 /// Kills and reaps what ranks have left behind: descendants that this process, as their subreaper,
-/// has inherited. Gives up after `timeout`.
-void end_adopted_children(std::chrono::milliseconds timeout);
+/// has inherited. Errors: kUnavailable, naming those that have not ended within `timeout`.
+Status end_adopted_children(std::chrono::milliseconds timeout);
 
 }  // namespace trainyard::agent

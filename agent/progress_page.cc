@@ -1,5 +1,6 @@
 #include "agent/progress_page.h"
 
+#include <array>
 #include <cerrno>
 #include <fcntl.h>
 #include <limits>
@@ -9,6 +10,7 @@
 
 #include "common/log/text.h"
 #include "common/proto/coordination.pb.h"
+#include "control/coordinator/figure_fields.h"
 
 namespace trainyard::agent {
 namespace {
@@ -19,21 +21,19 @@ constexpr int kMaxReadings = 64;
 /// The fields under `sequence`.
 struct Group {
   int64_t step, total_steps, samples_consumed, tokens_consumed;
-  double loss, gradient_norm, learning_rate, validation_loss, step_seconds, tokens_per_second;
+  std::array<double, contract::kFigureSlots> figures;
 };
 
 Group load_group(const contract::ProgressPage& page) {
   constexpr auto relaxed = std::memory_order_relaxed;
-  return {.step = page.step.load(relaxed),
-          .total_steps = page.total_steps.load(relaxed),
-          .samples_consumed = page.samples_consumed.load(relaxed),
-          .tokens_consumed = page.tokens_consumed.load(relaxed),
-          .loss = page.loss.load(relaxed),
-          .gradient_norm = page.gradient_norm.load(relaxed),
-          .learning_rate = page.learning_rate.load(relaxed),
-          .validation_loss = page.validation_loss.load(relaxed),
-          .step_seconds = page.step_seconds.load(relaxed),
-          .tokens_per_second = page.tokens_per_second.load(relaxed)};
+  Group group{.step = page.step.load(relaxed),
+              .total_steps = page.total_steps.load(relaxed),
+              .samples_consumed = page.samples_consumed.load(relaxed),
+              .tokens_consumed = page.tokens_consumed.load(relaxed),
+              .figures = {}};
+  for (size_t slot = 0; slot < group.figures.size(); ++slot)
+    group.figures[slot] = page.figure(slot).load(relaxed);
+  return group;
 }
 
 void store_group(const Group& group, coordination::RankProgress& progress) {
@@ -41,12 +41,9 @@ void store_group(const Group& group, coordination::RankProgress& progress) {
   progress.set_total_steps(group.total_steps);
   progress.set_samples_consumed(group.samples_consumed);
   progress.set_tokens_consumed(group.tokens_consumed);
-  progress.set_loss(group.loss);
-  progress.set_gradient_norm(group.gradient_norm);
-  progress.set_learning_rate(group.learning_rate);
-  progress.set_validation_loss(group.validation_loss);
-  progress.set_step_seconds(group.step_seconds);
-  progress.set_tokens_per_second(group.tokens_per_second);
+  contract::visit_figures([&](const contract::Figure& figure) {
+    control::set_figure(progress, figure.slot, group.figures[figure.slot]);
+  });
 }
 
 void store_checkpoints(const contract::CheckpointFigures& figures,

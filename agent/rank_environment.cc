@@ -6,6 +6,7 @@
 
 #include "agent/bundle_layout.h"
 #include "common/worker_contract.h"
+#include "control/pod_spec.h"
 
 namespace trainyard::agent {
 namespace {
@@ -52,7 +53,7 @@ void add_jax(const RankLaunch& launch, std::map<std::string, std::string>& varia
 
 std::vector<std::string> rank_environment(const AgentOptions& options, const RankLaunch& launch,
                                           const std::vector<std::string>& base, int progress_fd,
-                                          int agent_fd) {
+                                          int agent_fd, int memory_fd) {
   std::map<std::string, std::string> variables;
   for (const std::string& entry : base) {
     const size_t equals = entry.find('=');
@@ -69,10 +70,17 @@ std::vector<std::string> rank_environment(const AgentOptions& options, const Ran
     }
   }
   add_torchrun(options, launch, variables);
+  // The order in which the driver counts GPUs, so that GPU n of a rank is GPU n of the watch and of
+  // nvidia-smi ("CUDA Environment Variables", CUDA C++ Programming Guide).
+  set_default(variables, "CUDA_DEVICE_ORDER", "PCI_BUS_ID");
   if (!options.is_engine()) add_jax(launch, variables);
   variables[contract::kEnvProgressFd] = std::to_string(progress_fd);
   variables[contract::kEnvAgentFd] = std::to_string(agent_fd);
+  variables.erase(contract::kEnvMemoryFd);  // of the rank that runs this agent, if one does
+  if (memory_fd >= 0) variables[contract::kEnvMemoryFd] = std::to_string(memory_fd);
   variables[contract::kEnvGeneration] = std::to_string(launch.generation);
+  for (const char* name : {contract::kEnvNodeIndex, control::kEnvNodeRank})
+    variables[name] = std::to_string(launch.node_index);
   std::vector<std::string> environment;
   for (const auto& [name, value] : variables)
     environment.push_back(name + "=" + value);

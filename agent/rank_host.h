@@ -20,8 +20,15 @@ struct RankLaunch {
   int local_rank = 0;
   int local_world_size = 1;
   int node_rank = 0;
+  int node_index = 0;
   int node_count = 1;
   int64_t generation = 0;
+};
+
+/// What errors of GPUs say about a rank that has failed.
+struct GpuFailure {
+  std::string words;      ///< one line; empty: no errors
+  bool hardware = false;  ///< a GPU, its memory or its links are at fault, not the program
 };
 
 /// How a rank process ended.
@@ -29,6 +36,7 @@ struct RankEnd {
   int exit_code = 0;           ///< meaningful when signal is 0
   int signal = 0;              ///< the signal that ended it
   bool out_of_memory = false;  ///< that was the kernel's, for want of memory
+  GpuFailure gpu;              ///< errors of its GPU while it ran
 };
 
 /// What is said of a rank whose end was out_of_memory.
@@ -44,9 +52,10 @@ class RankHost {
 
   /// Starts a rank. Errors: kIo, kInvalidConfig (no program, or none that can run).
   virtual Status start(const RankLaunch& launch) = 0;
-  /// Forgets all ranks, which have ended, and ends what they have left behind: the next rank that
-  /// is started has local rank 0 again.
-  virtual void clear() = 0;
+  /// Kills what the ranks, which have all ended, have left behind. Once that is gone, forgets the
+  /// ranks: the next rank that is started has local rank 0 again. Errors: kUnavailable where
+  /// something is still there; nothing is forgotten then, and the call may be repeated.
+  virtual Status clear() = 0;
   /// Process id of a started rank.
   virtual int64_t pid(int local_rank) const = 0;
   /// Queues a line for the rank's socket; dropped when the rank is gone.

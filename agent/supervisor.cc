@@ -44,12 +44,14 @@ Supervisor::Supervisor(AgentOptions options, control::ControlChannel& channel, R
       clock_(clock),
       logger_(logger),
       jitter_(seed),
-      generation_(options_.generation) {}
+      generation_(options_.generation),
+      node_index_(options_.node_index) {}
 
 Supervisor::~Supervisor() = default;
 
 void Supervisor::begin() {
   stream_lost_at_ = clock_.mono();
+  good_stream_lost_at_ = stream_lost_at_;
   channel_.open();
 }
 
@@ -73,17 +75,17 @@ void Supervisor::opened() {
   stream_open_ = true;
   ++streams_opened_;
   stream_opened_at_ = clock_.mono();
+  decision_came_ = false;
   FromAgent message;
   coordination::Hello& hello = *message.mutable_hello();
   hello.set_job_uid(options_.job_uid);
   hello.set_pod_name(options_.pod_name);
-  hello.set_node_index(options_.node_index);
+  hello.set_node_index(node_index_);
   hello.set_agent_version(TRAINYARD_VERSION);
   hello.set_agent_pid(::getpid());
   hello.set_host_id(host_id());
   hello.set_ranks_started(!ranks_.empty());
   hello.set_table_delivered(table_delivered_);
-  hello.set_devices(options_.devices);
   hello.set_takes_table_key(true);
   hello.set_table_key(table_key_);
   hello.set_stays(options_.stays);
@@ -97,7 +99,11 @@ void Supervisor::closed(const std::string& reason) {
   if (stream_open_) {
     logger_.warning("control stream lost", {{"reason", reason}});
     stream_lost_at_ = clock_.mono();
-    if (stream_lost_at_ - stream_opened_at_ >= kGoodStream) connect_attempts_ = 0;
+    const bool was_good = decision_came_ || stream_lost_at_ - stream_opened_at_ >= kGoodStream;
+    if (was_good) {
+      good_stream_lost_at_ = stream_lost_at_;
+      connect_attempts_ = 0;
+    }
   }
   stream_open_ = false;
   schedule_reconnect();
@@ -114,6 +120,7 @@ void Supervisor::schedule_reconnect() {
 
 void Supervisor::obey(const ToAgent& message) {
   connect_attempts_ = 0;
+  decision_came_ = true;
   const coordination::Fence& fence = message.fence();
   const bool for_another = !fence.pod_uid().empty() && fence.pod_uid() != options_.pod_uid;
   if (for_another || fence.term() < highest_term_ || fence.generation() < generation()) {
@@ -151,6 +158,7 @@ void Supervisor::obey(const ToAgent& message) {
 
 void Supervisor::start_ranks(const coordination::StartGeneration& start) {
   if (!ranks_.empty() || ending_ != Ending::kNone || start.ranks().empty()) return;
+  if (start.has_node_index()) node_index_ = start.node_index();
   logger_.info("starting ranks", {{"generation", start.generation()},
                                   {"first_rank", start.ranks(0)},
                                   {"ranks", start.ranks_size()},
@@ -162,6 +170,7 @@ void Supervisor::start_ranks(const coordination::StartGeneration& start) {
     launch.local_rank = static_cast<int>(ranks_.size());
     launch.local_world_size = start.ranks_size();
     launch.node_rank = start.node_rank();
+    launch.node_index = node_index_;
     launch.node_count = start.node_count();
     launch.generation = start.generation();
     if (const Status started = host_.start(launch); !started) {
@@ -255,7 +264,11 @@ void Supervisor::on_rank_line(int local_rank, const std::string& line) {
 void Supervisor::on_rank_end(int local_rank, RankEnd end) {
   Rank& rank = ranks_[static_cast<size_t>(local_rank)];
   rank.end = end;
-  rank.expected = ending_ != Ending::kNone;
+  // The rank that failed may end after a rank that only missed it: tell_primary_failure tells
+  // which.
+  const bool may_follow = options_.stays && end.signal == 0 &&
+                          end.exit_code == contract::kExitPeerLost && any_running();
+  rank.expected = ending_ != Ending::kNone || may_follow;
   rank.end_order = ends_seen_++;
   rank.killed_by_us =
       escalation_ == Escalation::kKilled && end.signal == SIGKILL && !end.out_of_memory;
@@ -334,6 +347,10 @@ void Supervisor::on_timer() {
     reconnect_at_.reset();
     channel_.open();
   }
+  if (clear_again_at_ && now >= *clear_again_at_) {
+    clear_again_at_.reset();
+    finish_if_done();
+  }
   if (!ranks_.empty() && now >= next_heartbeat_) {
     next_heartbeat_ = now + kHeartbeatInterval;
     tell_heartbeat(Counters::kWhenDue);
@@ -353,6 +370,7 @@ MonoTime Supervisor::next_timer() const {
   MonoTime next = now + kLongestSleep;
   if (escalate_at_) next = std::min(next, *escalate_at_);
   if (reconnect_at_) next = std::min(next, *reconnect_at_);
+  if (clear_again_at_) next = std::min(next, *clear_again_at_);
   if (!ranks_.empty()) next = std::min(next, next_heartbeat_);
   if (options_.orphan_limit && !stream_open_ && ending_ == Ending::kNone) {
     next = std::min<MonoTime>(next, stream_lost_at_ + *options_.orphan_limit);
@@ -418,6 +436,13 @@ void Supervisor::tell_result() {
     peak.set_planned_bytes(result_->peak_memory->planned_bytes);
     peak.set_measured_bytes(result_->peak_memory->measured_bytes);
   }
+  if (result_->best) {
+    coordination::BestModel& best = *message.mutable_result()->mutable_best();
+    best.set_step(result_->best->step);
+    best.set_validation_loss(result_->best->validation_loss);
+    best.set_checkpoint(printable_text(result_->best->checkpoint, kMaxHashBytes));
+  }
+  message.mutable_result()->set_stopped_early(result_->stopped_early);
   for (const std::string& warning : result_->warnings)
     message.mutable_result()->add_warnings(printable_text(warning, kMaxMessageBytes));
   send(message);
@@ -473,6 +498,8 @@ AgentSnapshot Supervisor::snapshot() const {
                          .streams_opened = streams_opened_,
                          .ranks_started = !ranks_.empty(),
                          .ending = ending_ != Ending::kNone,
+                         .waits_for_order = waits_for_order(),
+                         .joins = joins_.has_value(),
                          .rank_starts = rank_starts_};
   for (size_t i = 0; i < ranks_.size(); ++i) {
     if (!ranks_[i].end) ++snapshot.ranks_running;
@@ -480,7 +507,7 @@ AgentSnapshot Supervisor::snapshot() const {
     coordination::RankProgress progress;
     progress.set_rank(ranks_[i].rank);
     host_.read_progress(static_cast<int>(i), progress);
-    control::RankReading reading = control::reading_of(progress, options_.node_index);
+    control::RankReading reading = control::reading_of(progress, node_index_);
     reading.generation = generation_;
     reading.counters = host_.read_counters(static_cast<int>(i));
     snapshot.ranks.push_back(std::move(reading));
@@ -494,6 +521,7 @@ void Supervisor::finish_if_done() {
   if (ranks_.empty() && ending_ == Ending::kNone) return;
   if (waits_for_order()) {
     waits_since_ = clock_.mono();
+    tell_primary_failure();
     return;
   }
   finished_ = verdict();

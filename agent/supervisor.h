@@ -84,9 +84,12 @@ class Supervisor {
   static constexpr std::chrono::milliseconds kPeerSettleTime{1000};
   /// Between SIGTERM and SIGKILL for a rank that has used up its grace.
   static constexpr std::chrono::milliseconds kTermToKill{2000};
-  /// How long it waits for an order without a stream: longer than a change of leaders takes. With a
-  /// stream the coordinator owes one.
+  /// How long it waits for an order without a stream on which the coordinator speaks or that lasts:
+  /// longer than a change of leaders takes. With one the coordinator owes an order.
   static constexpr std::chrono::seconds kOrderLimit{60};
+  /// How long it waits for what ranks left behind to be gone, and how often it kills it.
+  static constexpr std::chrono::seconds kClearLimit{30};
+  static constexpr std::chrono::milliseconds kClearInterval{500};
 
  private:
   enum class Ending { kNone, kFailed, kJoining, kStopped, kOrphaned, kFenced };
@@ -97,7 +100,7 @@ class Supervisor {
     std::string address;
     bool listening = false;
     std::optional<RankEnd> end;
-    bool expected = false;      ///< it was to end, when it did
+    bool expected = false;      ///< its end is told without a verdict
     bool killed_by_us = false;  ///< its end tells of our impatience, not of a fault
     int64_t end_order = 0;
   };
@@ -123,6 +126,10 @@ class Supervisor {
   bool waits_for_order() const;
   void wait_no_longer();
   void tell_failures();
+  /// Reports the rank that explains the ends of the others, unless that was done already.
+  void tell_primary_failure();
+  /// Whether the ranks that ended, and all that they left behind, are gone.
+  bool clear_ranks();
   bool order_is_overdue() const;
   /// The generation it belongs to, or is about to.
   int64_t generation() const { return joins_.value_or(generation_); }
@@ -134,6 +141,7 @@ class Supervisor {
   void finish_if_done();
   AgentExit verdict() const;
   std::optional<int64_t> newest_step() const;
+  GpuFailure gpu_failure(const Rank& rank) const;
   AgentExit verdict_of_rank(const Rank& rank) const;
   bool ended_as_asked(const Rank& rank) const;
   coordination::RankProgress progress_of(const Rank& rank) const;
@@ -154,13 +162,18 @@ class Supervisor {
   int connect_attempts_ = 0;
   MonoTime stream_opened_at_;
   MonoTime stream_lost_at_;
+  bool decision_came_ = false;    ///< on the present stream
+  MonoTime good_stream_lost_at_;  ///< the end of the last one that the coordinator meant
   std::optional<MonoTime> reconnect_at_;
   int64_t highest_term_ = 0;
 
   int64_t generation_;            ///< of ranks_; it only grows
+  int node_index_;                ///< of a spare none until its ranks start
   std::optional<int64_t> joins_;  ///< when the ranks have ended
   std::unique_ptr<coordination::StartGeneration> start_when_joined_;
-  std::optional<MonoTime> waits_since_;  ///< for an order
+  std::optional<MonoTime> clears_since_;    ///< what ranks left behind has not ended since then
+  std::optional<MonoTime> clear_again_at_;  ///< when to kill it again
+  std::optional<MonoTime> waits_since_;     ///< for an order
   bool waits_no_longer_ = false;
   int64_t rank_starts_ = 0;
 

@@ -21,7 +21,7 @@ void Supervisor::join(int64_t generation, const std::string& reason) {
 
 /// As if the agent had just begun, but for its streams and what it has counted.
 void Supervisor::begin_generation() {
-  host_.clear();
+  if (!clear_ranks()) return;
   ranks_.clear();
   generation_ = *joins_;
   joins_.reset();
@@ -36,6 +36,33 @@ void Supervisor::begin_generation() {
   escalate_at_.reset();
   waits_since_.reset();
   if (const auto start = std::move(start_when_joined_)) start_ranks(*start);
+}
+
+/// New ranks never run beside processes of the old ones: their files, ports and devices would be
+/// shared.
+bool Supervisor::clear_ranks() {
+  const Status cleared = host_.clear();
+  if (cleared) {
+    clears_since_.reset();
+    clear_again_at_.reset();
+    return true;
+  }
+  const MonoTime now = clock_.mono();
+  if (!clears_since_) {
+    clears_since_ = now;
+    logger_.warning("killed processes have not ended; ranks start when they have",
+                    {{"generation", *joins_}, {"error", cleared.error().message}});
+  }
+  if (now - *clears_since_ < kClearLimit) {
+    clear_again_at_ = now + kClearInterval;
+    return false;
+  }
+  ending_reason_ = cleared.error().message + " after " + std::to_string(kClearLimit.count()) +
+                   " s: no ranks can start in this pod";
+  logger_.error("no ranks can start in this pod", {{"error", cleared.error().message}});
+  joins_.reset();
+  finish_if_done();
+  return false;
 }
 
 bool Supervisor::waits_for_order() const {
@@ -55,11 +82,20 @@ void Supervisor::tell_failures() {
   }
 }
 
+void Supervisor::tell_primary_failure() {
+  const Rank* const primary = primary_failure();
+  if (primary == nullptr || !primary->expected) return;
+  const auto local_rank = static_cast<size_t>(primary - ranks_.data());
+  ranks_[local_rank].expected = false;
+  tell_exit(ranks_[local_rank], static_cast<int>(local_rank));
+}
+
 bool Supervisor::order_is_overdue() const {
   if (!waits_for_order() || !waits_since_ || stream_open_) return false;
   const Duration limit =
       options_.orphan_limit ? std::min<Duration>(*options_.orphan_limit, kOrderLimit) : kOrderLimit;
-  return clock_.mono() - std::max(*waits_since_, stream_lost_at_) >= limit;
+  // Streams that end before they say anything are those of an agent that is not let in.
+  return clock_.mono() - std::max(*waits_since_, good_stream_lost_at_) >= limit;
 }
 
 }  // namespace trainyard::agent

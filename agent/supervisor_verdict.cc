@@ -6,6 +6,7 @@
 #include "common/proto/coordination.pb.h"
 #include "common/text/readable.h"
 #include "common/worker_contract.h"
+#include "control/container_exit.h"
 
 namespace trainyard::agent {
 namespace {
@@ -85,6 +86,16 @@ const Supervisor::Rank* Supervisor::own_failure() const {
   return primary == nullptr || only_followed_a_peer(*primary->end) ? nullptr : primary;
 }
 
+/// A GPU that has failed explains the ranks of its neighbours, too: they waited for its rank, which
+/// may have ended last, by our own signal.
+GpuFailure Supervisor::gpu_failure(const Rank& rank) const {
+  if (rank.end->gpu.hardware) return rank.end->gpu;
+  const auto of_neighbour = std::find_if(ranks_.begin(), ranks_.end(), [](const Rank& other) {
+    return other.end && other.end->gpu.hardware;
+  });
+  return of_neighbour == ranks_.end() ? rank.end->gpu : of_neighbour->end->gpu;
+}
+
 AgentExit Supervisor::verdict_of_rank(const Rank& rank) const {
   const int local_rank = static_cast<int>(&rank - ranks_.data());
   AgentExit exit;
@@ -97,7 +108,11 @@ AgentExit Supervisor::verdict_of_rank(const Rank& rank) const {
     exit.message = kOutOfMemory;
     return exit;
   }
-  exit.message = joined(readable_lines(host_.last_lines(local_rank)));
+  std::vector<std::string> words = readable_lines(host_.last_lines(local_rank));
+  const GpuFailure gpu = gpu_failure(rank);
+  if (!gpu.words.empty()) words.push_back(gpu.words);
+  if (gpu.hardware) exit.reason = control::kGpuFailed;
+  exit.message = joined(words);
   if (options_.is_engine() && !rank.listening) {
     // It never spoke the contract's first word: no rank of ours, or one that cannot even load.
     const bool unusable = rank.end->signal == 0 &&

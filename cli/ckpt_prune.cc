@@ -99,7 +99,7 @@ void print_plan(const PruneOptions& options, const ckpt::PrunePlan& plan, const 
   for (const ckpt::CheckpointId& id : plan.kept)
     out << "kept " << ckpt::directory_name(id) << '\n';
   for (const std::string& line : pruned.left_alone)
-    out << "left alone " << line << '\n';
+    out << "left alone " << printable(line) << '\n';
   out << pruned.removed.size() << (pruned.removed.size() == 1 ? " checkpoint, " : " checkpoints, ")
       << pruned.bytes << " bytes"
       << (options.yes ? " removed\n" : " would be removed; --yes does it\n");

@@ -16,7 +16,8 @@
 #include "cli/registry.h"
 #include "common/api/decode.h"
 #include "common/api/presets.h"
-#include "common/io/file.h"
+#include "common/io/input.h"
+#include "common/text/bounded_json.h"
 #include "common/text/json_writer.h"
 #include "common/text/utf8.h"
 
@@ -38,6 +39,7 @@ Exit codes: 0 converted; 64 a value that no manifest can say, or sizes that do n
 JSON; 75 input or output failed.)";
 
 constexpr int64_t kMaxBytes = 1 << 20;
+constexpr int kDepthMax = 32;
 constexpr double kMaxCount = 1e6;  // of sequences and steps; any three multiply
 
 struct ConvertArguments {
@@ -424,13 +426,10 @@ class Converter {
 };
 
 Status run_convert(const ConvertArguments& arguments, CommandContext& context) {
-  TRAINYARD_ASSIGN(const std::string text, read_file(arguments.file, kMaxBytes));
-  Json root;
-  try {
-    root = Json::parse(plain_json(text));
-  } catch (const Json::parse_error& error) {
-    return Error{ErrorCode::kInvalidData, arguments.file + ": " + error.what()};
-  }
+  TRAINYARD_ASSIGN(const std::string text, read_input(arguments.file, kMaxBytes));
+  const Result<Json> parsed = parse_bounded_json<Json>(plain_json(text), kDepthMax);
+  if (!parsed) return parsed.error().with_context(arguments.file);
+  const Json& root = *parsed;
   if (!root.is_object())
     return Error{ErrorCode::kInvalidData, arguments.file + ": found no object, wanted one"};
   Converter converter(arguments, root);

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -8,8 +9,10 @@
 #include "cli/trained_model.h"
 #include "common/text/json_writer.h"
 #include "worker/data/dataset.h"
+#include "worker/data/documents.h"
 #include "worker/data/evaluation_loader.h"
 #include "worker/hf/run_facts.h"
+#include "worker/job/import_export.h"
 #include "worker/job/resolve.h"
 
 namespace trainyard::cli {
@@ -18,6 +21,7 @@ namespace {
 constexpr char kFooter[] = R"(Examples:
   trainyard evaluate runs/gpt2/pvc/ckpt/gpt2 data/heldout
   trainyard evaluate runs/gpt2/pvc/ckpt/gpt2 data/heldout data/recent -o json
+  trainyard evaluate models/Qwen2.5-0.5B data/heldout --sequence-length 512
 
 Each TOKENS path is one set: a token shard or a folder of them. Bits per byte are comparable between
 tokenizers. Exit codes: 0 done; 64 wrong usage, or tokens that the model does not know; 65 no good
@@ -29,7 +33,7 @@ struct Options {
   std::string output = "text";
   int64_t sequences = 0;
   int64_t micro_sequences = 8;
-  int threads = 0;
+  ModelOptions model;
 };
 
 struct Score {
@@ -40,24 +44,43 @@ struct Score {
   int64_t tokens = 0;
 };
 
-Result<Score> evaluate_set(engine::Engine& engine, const hf::RunFacts& facts,
-                           const std::string& path, const Options& options) {
+/// Refuses tokens that another tokenizer than the model's has made, where the run says with which
+/// it was trained; of a folder it is told what speaks against them.
+Status check_tokenizer(const NamedModel& named, const data::TokenSet& tokens,
+                       const std::string& path, std::ostream& err) {
+  if (named.config_json.empty()) {
+    const std::string doubt =
+        engine::doubt_of_tokens(tokens, named.place, named.model->engine().model().vocab);
+    if (!doubt.empty()) err << printable(path + ": " + doubt) << '\n';
+    return {};
+  }
+  const hf::RunFacts facts = hf::run_facts_of(named.config_json);
+  const std::string hash = to_hex(tokens.tokenizer_hash());
+  if (facts.tokenizer_hash.empty() || hash == facts.tokenizer_hash) return {};
+  return Error{ErrorCode::kInvalidConfig,
+               path + ": found tokens of tokenizer " + tokens.tokenizer() + " (" + hash +
+                   "), wanted " + facts.tokenizer + " (" + facts.tokenizer_hash +
+                   ") as the model was trained with; prepare the set with that one"};
+}
+
+Result<Score> evaluate_set(const NamedModel& named, const std::string& path, const Options& options,
+                           std::ostream& err) {
+  engine::Engine& engine = named.model->engine();
   const std::string paths[] = {path};
   TRAINYARD_ASSIGN(const data::TokenSet tokens,
                    data::TokenSet::open(std::span<const std::string>(paths)));
   TRAINYARD_TRY(engine::check_held_out(tokens, nullptr, engine.model().vocab, path));
-  const std::string hash = to_hex(tokens.tokenizer_hash());
-  if (!facts.tokenizer_hash.empty() && hash != facts.tokenizer_hash) {
-    return Error{ErrorCode::kInvalidConfig,
-                 path + ": found tokens of tokenizer " + tokens.tokenizer() + " (" + hash +
-                     "), wanted " + facts.tokenizer + " (" + facts.tokenizer_hash +
-                     ") as the model was trained with; prepare the set with that one"};
-  }
+  TRAINYARD_TRY(check_tokenizer(named, tokens, path, err));
   const int64_t length = engine.spec().data.sequence_length;
+  std::optional<int32_t> end_of_text;
+  if (engine.spec().data.documents == api::Documents::kIsolate) {
+    TRAINYARD_ASSIGN(end_of_text, data::end_of_text_of(tokens));
+  }
   TRAINYARD_ASSIGN(auto loader,
                    data::EvaluationLoader::open(tokens, {.tokens_per_sample = length,
                                                          .micro_sequences = options.micro_sequences,
-                                                         .windows_max = options.sequences}));
+                                                         .windows_max = options.sequences,
+                                                         .end_of_text = end_of_text}));
   TRAINYARD_ASSIGN(const engine::EvaluationReport report,
                    engine.evaluate(loader, loader.windows(), options.micro_sequences));
   const double loss = report.loss;
@@ -76,11 +99,11 @@ Result<Score> evaluate_set(engine::Engine& engine, const hf::RunFacts& facts,
                .tokens = loader.windows() * length};
 }
 
-void print_json(const std::vector<Score>& scores, int64_t step, std::ostream& out) {
+void print_json(const std::vector<Score>& scores, std::optional<int64_t> step, std::ostream& out) {
   text::JsonWriter json;
   json.begin_object();
   json.key("step");
-  json.integer(step);
+  step ? json.integer(*step) : json.null();
   json.key("sets");
   json.begin_array();
   for (const Score& score : scores) {
@@ -104,17 +127,15 @@ void print_json(const std::vector<Score>& scores, int64_t step, std::ostream& ou
 
 Status evaluate(const Options& options, CommandContext& context) {
   checkpoint::PosixFileSystem files;
-  PassedOver passed_over(context.err);
   TRAINYARD_ASSIGN(const NamedModel named,
-                   load_model(files, options.checkpoint, options.threads, passed_over));
-  const hf::RunFacts facts = hf::run_facts_of(named.checkpoint->manifest().config_json);
+                   load_model(files, options.checkpoint, options.model, context.err));
   std::vector<Score> scores;
   for (const std::string& set : options.sets) {
-    TRAINYARD_ASSIGN(Score score, evaluate_set(named.model->engine(), facts, set, options));
+    TRAINYARD_ASSIGN(Score score, evaluate_set(named, set, options, context.err));
     scores.push_back(std::move(score));
   }
   if (options.output == "json") {
-    print_json(scores, named.checkpoint->manifest().step, context.out);
+    print_json(scores, named.step, context.out);
     return {};
   }
   char line[160];
@@ -132,12 +153,9 @@ Status evaluate(const Options& options, CommandContext& context) {
 
 void register_evaluate(const Command& app, CommandContext& context) {
   const Command command =
-      app.command("evaluate", "Measures a checkpoint's loss on held-out token shards.");
+      app.command("evaluate", "Measures a model's loss on held-out token shards.");
   auto options = std::make_shared<Options>();
-  command
-      .option("CHECKPOINT", options->checkpoint,
-              "A checkpoint, or a job's checkpoint or run directory (its newest good one)")
-      .required();
+  command.option("CHECKPOINT", options->checkpoint, kModelHelp).required();
   command.option("TOKENS", options->sets, "Sets of token shards, each scored apart").required();
   command.option("--sequences", options->sequences, "First N windows only; 0: all")
       .between(0, 1'000'000'000)
@@ -145,7 +163,13 @@ void register_evaluate(const Command& app, CommandContext& context) {
   command.option("--micro-sequences", options->micro_sequences, "Windows at a time")
       .between(1, int64_t{1} << 16)
       .show_default();
-  command.option("--threads", options->threads, "Threads; 0: all cores")
+  command
+      .option(
+          "--sequence-length", options->model.sequence_length,
+          "Tokens of a window of a Hugging Face folder; 0: 1024, or as many as it has positions")
+      .between(0, int64_t{1} << 20)
+      .show_default();
+  command.option("--threads", options->model.threads, "Threads; 0: all cores")
       .between(0, 1024)
       .show_default();
   command.output(options->output);

@@ -17,6 +17,7 @@ namespace {
 
 constexpr char kFooter[] = R"help(Example:
   trainyard export runs/gpt2 gpt2-exported
+  trainyard export runs/gpt2 gpt2-bf16 --dtype BF16 --max-shard-size 5G
   python3 -c "import transformers; transformers.GPT2LMHeadModel.from_pretrained('gpt2-exported')"
 
 Exit codes: 0 exported; 64 this model cannot be exported, or not to that folder; 65 no good checkpoint;
@@ -29,6 +30,8 @@ struct ExportOptions {
   std::string checkpoint;
   std::string folder;
   std::string tokenizer;
+  std::string dtype = "F32";
+  int64_t max_shard_size = 0;
   std::string output = "text";
   std::vector<std::string> both;  ///< CHECKPOINT FOLDER, in place of the two options
 };
@@ -63,6 +66,8 @@ Status export_model(ExportOptions options, CommandContext& context) {
   if (!options.tokenizer.empty()) {
     TRAINYARD_ASSIGN(tokenizer, data::open_tokenizer(options.tokenizer));
   }
+  const hf::WeightsForm form{.dtype = *dtype_from_name(options.dtype),
+                             .part_bytes_max = options.max_shard_size};
   std::string without_tokenizer;
   const auto write = [&](checkpoint::CheckpointReader& reader) -> Status {
     std::vector<std::string> places;
@@ -71,7 +76,7 @@ Status export_model(ExportOptions options, CommandContext& context) {
       TRAINYARD_TRY(hf::check_run_tokenizer(facts, *tokenizer, "--tokenizer"));
       places.push_back(options.tokenizer);
     }
-    auto exported = hf::export_checkpoint(reader, options.folder, std::move(places));
+    auto exported = hf::export_checkpoint(reader, options.folder, std::move(places), form);
     if (!exported && exported.error().code == ErrorCode::kAlreadyExists) {  // the wrong folder
       return Error{ErrorCode::kInvalidConfig, exported.error().with_context(kFolder).message};
     }
@@ -121,6 +126,16 @@ void register_export(const Command& app, CommandContext& context) {
   command.option(
       "--tokenizer", options->tokenizer,
       "Where the tokenizer is that the model was trained with; default: where the run says");
+  command.option("--dtype", options->dtype, "Type of the weights")
+      .one_of({"F32", "BF16", "F16"})
+      .show_default();
+  command
+      .option(
+          "--max-shard-size", options->max_shard_size,
+          "Bytes of weights in a file: more are written as parts with an index, as 5G; 0: one file")
+      .with_suffixes()
+      .between(0, int64_t{1} << 50)
+      .show_default();
   command.output(options->output);
   command.footer(kFooter);
   command.runs([options, &context] {

@@ -71,6 +71,7 @@ struct Proposal {
   int64_t files = 0;
   int64_t bytes = 0;
   int64_t vocabulary = 0;
+  std::string tokenizer;        ///< its path, as YAML; empty: none that `sample` would have to find
   int64_t tokens = 0;           ///< to train on
   int64_t held_out_tokens = 0;  ///< 0: nothing is held out
   int64_t parameters = 0;
@@ -183,6 +184,11 @@ Result<Proposal> propose(const InitArguments& arguments, const data::DatasetMani
   Proposal job;
   job.name = name_of(arguments.data);
   job.vocabulary = data.recipe.vocabulary;
+  if (arguments.tokenizer != "bytes" && !arguments.cluster) {
+    text::JsonWriter path;  // a JSON string is one of YAML
+    path.string(fs::absolute(arguments.tokenizer).lexically_normal().string());
+    job.tokenizer = path.take();
+  }
   job.files = std::ssize(data.recipe.sources);
   for (const data::SplitRecord& split : data.splits)
     (split.name == kHeldOut ? job.held_out_tokens : job.tokens) = split.tokens;
@@ -205,11 +211,14 @@ Result<Proposal> propose(const InitArguments& arguments, const data::DatasetMani
   job.micro = job.preset.layers > 6 ? 1 : 4;
   job.ranks = arguments.cluster ? 1 : std::clamp<int64_t>(usable_cpus(), 1, kRanksMax);
   const int64_t epochs10 = 10 * job.tokens / job.step_tokens();
-  job.steps = arguments.steps > 0 ? arguments.steps : std::clamp<int64_t>(epochs10, 100, 2000);
+  // A multiple of ten, so that the last of ten evaluations is that of the last step.
+  job.steps =
+      arguments.steps > 0 ? arguments.steps : std::clamp<int64_t>(epochs10 / 10 * 10, 100, 2000);
   api::ModelSpec shape;
   api::apply_preset(job.preset.name, shape);
-  shape.kv_heads = shape.heads;
-  shape.ffn = 4 * shape.hidden;
+  api::EngineSpec proposed{.model = shape};
+  api::derive_defaults(proposed);
+  shape = proposed.model;
   shape.vocab = job.vocabulary;
   TRAINYARD_ASSIGN(const engine::Model model, engine::build_model(shape));
   job.parameters = model.parameter_count();
@@ -284,6 +293,8 @@ std::string manifest_of(const Proposal& job, bool cluster) {
     out << "      # nothing is held out: with several files of some size, the loss on text that "
            "training never sees is known too\n";
   }
+  if (!job.tokenizer.empty())
+    out << "      tokenizer: " << job.tokenizer << "     # where `trainyard sample` finds it\n";
   out << "      sequenceLength: " << job.length
       << "\n    batch: {globalSequences: " << job.sequences << ", microSequences: " << job.micro
       << "}     # " << si(job.step_tokens())

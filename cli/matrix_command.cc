@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <ostream>
@@ -12,24 +13,33 @@
 #include "common/worker_contract.h"
 #include "kernels/cpu/isa.h"
 #include "worker/matrix/matrix.h"
+#include "worker/model/family.h"
 
 namespace trainyard::cli {
 namespace {
 
 constexpr char kFooter[] =
-    R"(Trains one small GPT (prime sizes, dropout 0.1, active clipping, weight decay, tied
-embeddings) on 1 to 6 ranks in every pipeline x dp x shard with every ZeRO stage, pipeline
+    R"(Trains one small model (GPT-2, or as --model says; prime sizes, dropout 0.1, active clipping,
+weight decay) on 1 to 6 ranks in every pipeline x dp x shard with every ZeRO stage, pipeline
 schedule and recompute mode, over all transports, micro-batch splits, threads and instruction
 sets, in fp32 and bf16, and compares the final states, the weights in the type that ops read, and
 each step's loss and gradient norm bit for bit. Interleaved cells with more stages than the model
-of 2 layers has train one of 10 layers and are compared with one process that does. Each rank's
-FLOPs, bytes held by purpose and bytes sent are held against formulas. Every
+of 2 layers has train one of 10 layers and are compared with one process that does. So do cells
+with 2, 3 and 4 tensor ranks, of at most as many ranks as --ranks names, which train a model of 12
+heads with tensorChunks 12; with slices of sequences (sequenceParallel) they train it on sequences
+that these divide, and are compared with one process that does; and so do 2 and 4 context ranks,
+each of them 1 and 2 tensor ranks, and rings of 2, 3 and 4 (contextMode Ring) on sequences that
+these divide. Each rank's
+FLOPs, bytes held by purpose and bytes sent are held against formulas. --cut trains with
+tensorChunks 3 (the heads), grainTokens 13 and keyBlock 13, as runs were cut before these had
+defaults of their own. Every
 pair of values of two axes comes once; --full takes the whole product. Ranks are threads of this
 one process, with shm and tcp too.
 
 Examples:
   trainyard matrix --quick
   trainyard matrix                    (a minute on two cores)
+  trainyard matrix --model qwen3
   trainyard matrix --ranks 4 --zero-stages 2,3 --transports shm,tcp -o json
 
 Exit codes: 0 one hash a precision and every formula met; 70 otherwise.)";
@@ -38,6 +48,7 @@ const std::vector<std::string> kTransports = {"local", "shm", "tcp"};
 
 struct Options {
   matrix::MatrixOptions matrix;
+  std::string model = "gpt2";
   std::vector<std::string> transports;
   bool quick = false;
   std::string output = "text";
@@ -54,11 +65,14 @@ const char* name_of(api::NumberFormat compute) {
   return compute == api::NumberFormat::kBF16 ? "bf16" : "fp32";
 }
 
-/// "2 x 1 x 3": stages, copies and shards.
+/// "2 x 1 x 3 x 2": stages, copies, shards and, where there are any, context ranks ("c 2", in a
+/// ring "r 2") and tensor ranks; "s": with slices.
 std::string divided(const matrix::Cell& cell) {
   const layout::Mesh mesh = cell.mesh();
   return std::to_string(mesh.pp) + " x " + std::to_string(mesh.dp) + " x " +
-         std::to_string(mesh.fsdp);
+         std::to_string(mesh.fsdp) +
+         (mesh.cp > 1 ? (mesh.ring ? " x r " : " x c ") + std::to_string(mesh.cp) : "") +
+         (mesh.tp > 1 ? " x " + std::to_string(mesh.tp) + (mesh.slices ? " s" : "") : "");
 }
 
 std::string schedule(const matrix::Cell& cell) {
@@ -82,7 +96,7 @@ std::string strategy(const matrix::Cell& cell) {
 void print_row(const matrix::Row& row, std::ostream& out) {
   char line[160];
   std::snprintf(
-      line, sizeof line, "%-4s  %-9s  %-13s  %-9s  %-6s  %-9s %5lld  %7d  %-11s %s  %6.2f s  %s\n",
+      line, sizeof line, "%-4s  %-13s  %-13s  %-9s  %-6s  %-9s %5lld  %7d  %-11s %s  %6.2f s  %s\n",
       name_of(row.compute), divided(row.cell).c_str(), schedule_text(row.cell).c_str(),
       recompute(row.cell).c_str(), strategy(row.cell).c_str(),
       std::string(comm::name_of(row.cell.transport)).c_str(),
@@ -114,12 +128,24 @@ void print_json(const matrix::MatrixResult& result, std::ostream& out) {
     json.integer(row.cell.chunks);
     json.key("layers");
     json.integer(row.layers);
+    json.key("heads");
+    json.integer(row.heads);
     json.key("recompute");
     json.string(api::name_of(row.cell.recompute));
     json.key("dp");
     json.integer(row.cell.mesh().dp);
     json.key("shard");
     json.integer(row.cell.mesh().fsdp);
+    json.key("tensor");
+    json.integer(row.cell.tensor);
+    json.key("context");
+    json.integer(row.cell.context);
+    json.key("contextMode");
+    json.string(row.cell.ring ? "Ring" : "Ulysses");
+    json.key("sequenceParallel");
+    json.boolean(row.cell.slices);
+    json.key("sequenceLength");
+    json.integer(row.sequence_length);
     json.key("strategy");
     json.string(strategy(row.cell));
     json.key("transport");
@@ -151,6 +177,12 @@ void print_json(const matrix::MatrixResult& result, std::ostream& out) {
       if (!hash.empty()) json.string(hash);
     }
   }
+  for (const auto* of_shared : {&result.tensor_hashes, &result.sliced_hashes,
+                                &result.context_hashes, &result.ring_hashes}) {
+    for (const std::string& hash : *of_shared) {
+      if (!hash.empty()) json.string(hash);
+    }
+  }
   json.end_array();
   json.end_object();
   out << json.take() << "\n";
@@ -160,6 +192,8 @@ Status run(Options& options, CommandContext& context) {
   if (options.quick && options.matrix.full) {
     return Error{ErrorCode::kInvalidConfig, "--quick: found --full as well, wanted one of them"};
   }
+  if (std::ranges::find(options.matrix.contexts, 3) != options.matrix.contexts.end())
+    return Error{ErrorCode::kInvalidConfig, "--contexts: found 3, wanted 2 or 4; --rings takes 3"};
   if (options.quick) {
     // What was asked for by name stays.
     const matrix::MatrixOptions whole;
@@ -172,14 +206,24 @@ Status run(Options& options, CommandContext& context) {
     shorten(options.transports, kTransports, std::vector<std::string>{"shm", "tcp"});
     shorten(options.matrix.steps, whole.steps, int64_t{3});
   }
+  TRAINYARD_ASSIGN(const engine::Family* const family,
+                   engine::find_family(std::string_view(options.model)));
+  options.matrix.family = family->family;
+  if (options.matrix.window > 0) {
+    api::EngineSpec spec = matrix::prime_spec(api::NumberFormat::kFP32, family->family);
+    spec.model.sliding_window = options.matrix.window;
+    const auto built = engine::build_model(spec.model);
+    if (!built) return built.error().with_context("--window");
+  }
   options.matrix.transports.clear();
   for (const std::string& name : options.transports) {
     options.matrix.transports.push_back(transport_of(name));
   }
   const bool as_text = options.output == "text";
   if (as_text) {
-    context.out << "type  pp dp s    schedule       recompute  states  transport micro  threads  "
-                   "isa         state hash            time\n";
+    context.out
+        << "type  pp dp s tp     schedule       recompute  states  transport micro  threads  "
+           "isa         state hash            time\n";
   }
   TRAINYARD_ASSIGN(const matrix::MatrixResult result,
                    matrix::run_matrix(options.matrix, [&](const matrix::Row& row) {
@@ -196,6 +240,22 @@ Status run(Options& options, CommandContext& context) {
         context.out << " " << hash;
       }
     }
+    for (size_t i = 0; i < result.tensor_hashes.size(); ++i) {
+      context.out << ", hash " << name_of(options.matrix.computes[i]) << " of 12 heads "
+                  << result.tensor_hashes[i];
+    }
+    for (size_t i = 0; i < result.sliced_hashes.size(); ++i) {
+      context.out << ", hash " << name_of(options.matrix.computes[i]) << " of slices "
+                  << result.sliced_hashes[i];
+    }
+    for (size_t i = 0; i < result.context_hashes.size(); ++i) {
+      context.out << ", hash " << name_of(options.matrix.computes[i]) << " of context ranks "
+                  << result.context_hashes[i];
+    }
+    for (size_t i = 0; i < result.ring_hashes.size(); ++i) {
+      context.out << ", hash " << name_of(options.matrix.computes[i]) << " of rings "
+                  << result.ring_hashes[i];
+    }
     context.out << "\n";
   } else {
     print_json(result, context.out);
@@ -210,6 +270,10 @@ void register_matrix(const Command& app, CommandContext& context) {
   const Command command = app.command("matrix", "Proves that the layout does not change the bits.");
   auto options = std::make_shared<Options>();
   options->transports = kTransports;
+  options->matrix.tensors = {2, 3, 4};
+  options->matrix.slices = {2, 3, 4};
+  options->matrix.contexts = {2, 4};
+  options->matrix.rings = {2, 3, 4};
   command.option("--ranks", options->matrix.ranks, "Numbers of ranks")
       .separated_by(',')
       .between(1, 11)
@@ -227,10 +291,37 @@ void register_matrix(const Command& app, CommandContext& context) {
       .between(1, 4)
       .show_default();
   command
+      .option("--tensors", options->matrix.tensors,
+              "Numbers of ranks that share every layer of the model of 12 heads")
+      .separated_by(',')
+      .between(2, 12)
+      .show_default();
+  command
+      .option("--slices", options->matrix.slices,
+              "The same of ranks that have slices of sequences (sequenceParallel)")
+      .separated_by(',')
+      .between(2, 12)
+      .show_default();
+  command
+      .option("--contexts", options->matrix.contexts,
+              "Numbers of ranks that share every sequence, each of them 1 and 2 tensor ranks")
+      .separated_by(',')
+      .between(2, 4)
+      .show_default();
+  command
+      .option("--rings", options->matrix.rings,
+              "The same by ring attention (contextMode Ring), and by Ulysses on its sequences")
+      .separated_by(',')
+      .between(2, 4)
+      .show_default();
+  command
       .option("--layers", options->matrix.layers,
               "Blocks of the models, ascending; a cell takes the first that has enough")
       .separated_by(',')
       .between(1, 30)
+      .show_default();
+  command.option("--model", options->model, "Architecture: gpt2, llama, qwen2, qwen3 or mistral")
+      .one_of({"gpt2", "llama", "qwen2", "qwen3", "mistral"})
       .show_default();
   command.option("--transports", options->transports, "Of local, shm, tcp")
       .separated_by(',')
@@ -247,6 +338,12 @@ void register_matrix(const Command& app, CommandContext& context) {
   command.option("--steps", options->matrix.steps, "Optimizer steps a cell")
       .between(1, 1000)
       .show_default();
+  command.flag("--cut", options->matrix.cut,
+               "Cut sums into grains, blocks and chunks instead of the defaults of a new run");
+  command.option("--window", options->matrix.window, "Keys that a query sees; 0: all before it")
+      .between(0, 28)
+      .show_default();
+  command.flag("--isolate", options->matrix.isolate, "Documents that see nothing of each other");
   command.flag("--quick", options->quick, "Ranks 1, 3 and 4, two splits, three steps");
   command.flag("--full", options->matrix.full, "The whole product of all axes: some 15,000 cells");
   command.output(options->output);

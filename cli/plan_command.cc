@@ -14,7 +14,6 @@
 #include "cli/run/terminal.h"
 #include "common/api/decode.h"
 #include "common/api/job_size.h"
-#include "common/api/memory_limit.h"
 #include "common/api/validate.h"
 #include "common/io/control_group.h"
 #include "common/io/file.h"
@@ -98,11 +97,6 @@ Status complete(api::EngineSpec& spec, int64_t vocab) {
 
 /// `asked`: --ranks; 0: as the manifest says, which was held against the axes when it was read.
 Status check_ranks(const api::TrainingJobSpec& spec, int64_t asked) {
-  if (asked == 0 && spec.num_proc_per_node == api::kAutoProcPerNode) {
-    return Error{ErrorCode::kInvalidConfig,
-                 "spec.numProcPerNode: found auto, wanted a number, or --ranks: how many ranks a "
-                 "node has is known on the node alone"};
-  }
   // That of an elastic job follows its ranks.
   const int64_t shard =
       spec.elastic_policy ? 1 : std::max<int64_t>(1, spec.engine->parallelism.shard);
@@ -141,6 +135,8 @@ Result<JobPlan> plan(const Options& options) {
   TRAINYARD_TRY(complete(result.spec, options.vocab));
 
   engine::JobPlace place{.ranks = result.ranks, .one_host = job.spec.num_nodes == 1};
+  place.keeps_states = engine::keeps_states(job.spec);
+  place.ranks_with_copies = engine::ranks_with_copies(job.spec);
   int64_t threads = result.spec.runtime.threads;
   if (threads == 0) threads = threads_per_rank(usable_cpus(), std::min(per_node, place.ranks));
   place.kernel_scratch_bytes = engine::cpu_scratch_bytes(static_cast<int>(threads));

@@ -239,6 +239,7 @@ std::string plan_json(const JobPlan& job, std::optional<int> rank) {
   out.integer("ranks", job.ranks);
   out.integer("zeroStage", job.own());
   out.string("layout", job.layout);
+  out.string("documents", api::name_of(job.spec.data.documents));
   add_cut(out, own);
   out.json.key("stages");
   out.json.begin_array();

@@ -62,6 +62,19 @@ std::string pipeline_text(const engine::MemoryPlan& plan) {
       kColumns);
 }
 
+/// All but states in memory, where a job keeps none.
+std::vector<engine::MemoryPurpose> shown_purposes(const JobPlan& job) {
+  const bool keeps = std::any_of(job.stages.begin(), job.stages.end(), [](const auto& stage) {
+    return stage.plan && stage.plan->largest().of(engine::MemoryPurpose::kStates) > 0;
+  });
+  std::vector<engine::MemoryPurpose> shown;
+  for (size_t i = 0; i < engine::kMemoryPurposes; ++i) {
+    const auto purpose = static_cast<engine::MemoryPurpose>(i);
+    if (keeps || purpose != engine::MemoryPurpose::kStates) shown.push_back(purpose);
+  }
+  return shown;
+}
+
 }  // namespace
 
 std::vector<int64_t> blocks_of(const layout::StageMap& stages) {
@@ -103,8 +116,7 @@ std::string plan_text(const JobPlan& job) {
     text += fmt::format("{:>17}", fmt::format("stage {}{}", stage, mark));
   }
   text += "\n";
-  for (size_t i = 0; i < engine::kMemoryPurposes; ++i) {
-    const auto purpose = static_cast<engine::MemoryPurpose>(i);
+  for (const engine::MemoryPurpose purpose : shown_purposes(job)) {
     text += row("  " + std::string(name_of(purpose)), job, [&](const engine::MemoryPlan& plan) {
       return text::size_text(plan.largest().of(purpose));
     });
@@ -126,6 +138,12 @@ std::string plan_text(const JobPlan& job) {
   }
   text += row("rank", job,
               [](const engine::MemoryPlan& plan) { return std::to_string(plan.largest_rank()); });
+  if (job.spec.data.documents == api::Documents::kIsolate) {
+    text += wrapped(
+        "data.documents: Isolate: what is computed is at most this. Attention is counted over "
+        "whole sequences; tokens see their own document alone, and its length is not known here",
+        kColumns);
+  }
   for (size_t stage = 0; stage < job.stages.size(); ++stage) {
     if (!job.stages[stage].plan) {
       text += fmt::format("stage {}: {}\n", stage, job.stages[stage].refusal);
@@ -149,15 +167,16 @@ std::string plan_svg(const JobPlan& job) {
                  .unit = "GiB",
                  .layers = {},
                  .bars = {}};
-  for (size_t i = 0; i < engine::kMemoryPurposes; ++i)
-    chart.layers.emplace_back(name_of(static_cast<engine::MemoryPurpose>(i)));
+  const std::vector<engine::MemoryPurpose> purposes = shown_purposes(job);
+  for (const engine::MemoryPurpose purpose : purposes)
+    chart.layers.emplace_back(name_of(purpose));
   for (size_t stage = 0; stage < job.stages.size(); ++stage) {
     const auto& planned = job.stages[stage].plan;
     if (!planned) continue;
     BarChart::Bar bar{.label = "stage " + std::to_string(stage),
                       .marked = static_cast<int>(stage) == job.own()};
-    for (const int64_t bytes : planned->largest().bytes)
-      bar.values.push_back(static_cast<double>(bytes) / kGiB);
+    for (const engine::MemoryPurpose purpose : purposes)
+      bar.values.push_back(static_cast<double>(planned->largest().of(purpose)) / kGiB);
     chart.bars.push_back(std::move(bar));
   }
   return render_bars(chart);

@@ -25,7 +25,8 @@
 #include "common/api/job_size.h"
 #include "common/api/validate.h"
 #include "common/io/control_group.h"
-#include "common/io/file.h"
+#include "common/io/gpu_files.h"
+#include "common/io/input.h"
 #include "common/worker_contract.h"
 #include "control/local/job_store.h"
 #include "control/policies/elastic.h"
@@ -86,6 +87,15 @@ Result<api::TrainingJob> load_job(const RunOptions& options) {
   TRAINYARD_ASSIGN(api::TrainingJob job, api::load_training_job(options.manifest));
   if (options.nodes > 0) job.spec.num_nodes = options.nodes;
   if (options.procs > 0) job.spec.num_proc_per_node = options.procs;
+  // In a cluster a pod has the GPUs that it asks for, here those that there are.
+  if (job.spec.num_proc_per_node == api::kAutoProcPerNode && api::gpus_of_trainer(job.spec) == 0) {
+    const char* const visible =
+        std::getenv("CUDA_VISIBLE_DEVICES");  // NOLINT(concurrency-mt-unsafe)
+    job.spec.num_proc_per_node =
+        std::max(1, count_visible_gpus(
+                        count_gpu_files(),
+                        visible == nullptr ? std::nullopt : std::optional(std::string(visible))));
+  }
   // Also where neither is given: a file with an engine alone has met no number of ranks yet.
   const std::vector<api::Fault> faults = api::validate(job, options.manifest);
   if (!faults.empty()) return api::error_of(faults);
@@ -145,8 +155,9 @@ Result<Foreseen> check_engine(const api::TrainingJob& job, const std::filesystem
   std::error_code error;
   // One that is complete does not go on, whatever has become of its data.
   const auto result = read_result(run_dir);
-  if (result && result->step < spec.engine->steps) TRAINYARD_TRY(check_goes_further(checkpoints));
-  if (!result || result->step < spec.engine->steps) {
+  const bool over = result && (result->step >= spec.engine->steps || result->stopped_early);
+  if (result && !over) TRAINYARD_TRY(check_goes_further(checkpoints));
+  if (!over) {
     hf::ExportOwner owner{.job_uid = ""};  // a new run has exported nothing yet
     if (std::filesystem::exists(run_dir / control::local::kJobFile, error)) {
       TRAINYARD_TRY(engine::check_goes_on(*spec.engine, inputs, checkpoints));
@@ -155,11 +166,14 @@ Result<Foreseen> check_engine(const api::TrainingJob& job, const std::filesystem
     TRAINYARD_TRY(engine::check_export_place(*spec.engine, inputs, owner));
   }
   api::EngineSpec complete = *spec.engine;
-  TRAINYARD_TRY(engine::resolve_spec(complete, inputs.tokens, inputs.shape));
-  TRAINYARD_ASSIGN(const engine::MemoryPlan plan,
-                   engine::plan_job(complete, {.ranks = api::ranks_of(spec),
-                                               .kernel_scratch_bytes = engine::cpu_scratch_bytes(
-                                                   static_cast<int>(complete.runtime.threads))}));
+  TRAINYARD_TRY(engine::resolve_spec(complete, inputs));
+  TRAINYARD_ASSIGN(
+      const engine::MemoryPlan plan,
+      engine::plan_job(complete, {.ranks = api::ranks_of(spec),
+                                  .kernel_scratch_bytes = engine::cpu_scratch_bytes(
+                                      static_cast<int>(complete.runtime.threads)),
+                                  .keeps_states = engine::keeps_states(spec),
+                                  .ranks_with_copies = engine::ranks_with_copies(spec)}));
   TRAINYARD_TRY(check_planned(spec, plan));
   Foreseen foreseen{.doubt = "", .bubble = bubble_of(plan)};
   TRAINYARD_ASSIGN(foreseen.doubt, engine::check_memory(plan, {0, api::ranks_of(spec)}, complete,
@@ -186,7 +200,7 @@ Result<std::map<std::string, std::string>> read_env_files(const std::vector<std:
       return Error{ErrorCode::kInvalidConfig,
                    "--env-from: found \"" + name + "\" twice, wanted one file per name"};
     }
-    TRAINYARD_ASSIGN(files[name], read_file(item.substr(equals + 1), api::kMaxManifestBytes));
+    TRAINYARD_ASSIGN(files[name], read_input(item.substr(equals + 1), api::kMaxManifestBytes));
   }
   return files;
 }
@@ -286,7 +300,9 @@ std::vector<std::string> next_commands(const RunOptions& options, const Summary&
     return commands;
   }
   if (summary.checkpoint_dir.empty()) return commands;
-  commands.push_back("trainyard sample " + shell_word(summary.checkpoint_dir));
+  const std::string best = summary.best_checkpoint();
+  commands.push_back("trainyard sample " +
+                     shell_word(best.empty() ? summary.checkpoint_dir : best));
   commands.push_back("trainyard ckpt ls " + shell_word(summary.checkpoint_dir));
   return commands;
 }

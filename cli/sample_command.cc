@@ -14,6 +14,7 @@
 #include "cli/terminal_text.h"
 #include "cli/trained_model.h"
 #include "common/text/json_writer.h"
+#include "worker/data/text/prompt.h"
 #include "worker/data/text/tokenizer.h"
 #include "worker/hf/run_tokenizer.h"
 #include "worker/sample/generator.h"
@@ -25,6 +26,7 @@ constexpr char kFooter[] = R"(Examples:
   trainyard sample runs/gpt2 --prompt "The people of "
   trainyard sample runs/gpt2 --tokens 400 --temperature 0.7 --top-k 40 --seed 7
   trainyard sample runs/gpt2/pvc/ckpt/gpt2/g1-step-0000001000 -o json
+  trainyard sample models/Qwen2.5-0.5B --prompt "The people of "
 
 The same seed gives the same text. Exit codes: 0 done; 64 wrong usage; 65 no good
 checkpoint, or a model that has diverged.)";
@@ -34,15 +36,23 @@ struct Options {
   std::string prompt = "\n";
   std::string tokenizer;
   std::string output = "text";
-  int threads = 0;
+  ModelOptions model;
   engine::SampleOptions sample;
 };
 
 /// The tokenizer given, else the one that the model was trained with, where the run leads to it. A
-/// checkpoint that does not say with which: the one the run names, else bytes where they fit.
+/// checkpoint that does not say with which: the one the run names, else bytes where they fit. Of a
+/// folder, the one that lies in it.
 Result<std::unique_ptr<data::Tokenizer>> tokenizer_of(const Options& options,
                                                       const NamedModel& named) {
-  const std::string& config_json = named.checkpoint->manifest().config_json;
+  const std::string& config_json = named.config_json;
+  if (config_json.empty()) {
+    auto tokenizer =
+        data::open_tokenizer(options.tokenizer.empty() ? named.place.string() : options.tokenizer);
+    if (tokenizer || !options.tokenizer.empty()) return tokenizer;
+    return Error{ErrorCode::kInvalidConfig,
+                 "--tokenizer: not given, and " + tokenizer.error().message};
+  }
   const hf::RunFacts facts = hf::run_facts_of(config_json);
   if (!options.tokenizer.empty()) {
     TRAINYARD_ASSIGN(auto tokenizer, data::open_tokenizer(options.tokenizer));
@@ -67,9 +77,8 @@ Result<std::unique_ptr<data::Tokenizer>> tokenizer_of(const Options& options,
 
 Status sample(const Options& options, CommandContext& context) {
   checkpoint::PosixFileSystem files;
-  PassedOver passed_over(context.err);
   TRAINYARD_ASSIGN(const NamedModel named,
-                   load_model(files, options.checkpoint, options.threads, passed_over));
+                   load_model(files, options.checkpoint, options.model, context.err));
   TRAINYARD_ASSIGN(const auto tokenizer, tokenizer_of(options, named));
   engine::SampleOptions how = options.sample;
   how.tokenizer_vocabulary = tokenizer->vocabulary();
@@ -83,10 +92,8 @@ Status sample(const Options& options, CommandContext& context) {
   std::string text;
   Status decoded;
   bool begun = false;
-  const auto before = tokenizer->before_record();
-  std::vector<int32_t> prompt(before.begin(), before.end());
-  TRAINYARD_TRY(tokenizer->encode(options.prompt, prompt));
-  TRAINYARD_TRY(engine::generate(named.model->engine(), prompt, how, [&](int32_t token) {
+  TRAINYARD_ASSIGN(std::vector<int32_t> prompt, data::prompt_tokens(*tokenizer, options.prompt));
+  TRAINYARD_TRY(engine::generate(named.model->engine(), std::move(prompt), how, [&](int32_t token) {
     std::string piece;
     decoded = tokenizer->decode_token(token, piece);
     text += piece;
@@ -103,9 +110,9 @@ Status sample(const Options& options, CommandContext& context) {
   text::JsonWriter json;
   json.begin_object();
   json.key("checkpoint");
-  json.string(named.checkpoint->directory().string());
+  json.string(named.place.string());
   json.key("step");
-  json.integer(named.checkpoint->manifest().step);
+  named.step ? json.integer(*named.step) : json.null();
   json.key("seed");
   json.integer(static_cast<int64_t>(options.sample.seed));
   json.key("prompt");
@@ -120,12 +127,9 @@ Status sample(const Options& options, CommandContext& context) {
 }  // namespace
 
 void register_sample(const Command& app, CommandContext& context) {
-  const Command command = app.command("sample", "Generates text from a trained checkpoint.");
+  const Command command = app.command("sample", "Generates text from a trained model.");
   auto options = std::make_shared<Options>();
-  command
-      .option("CHECKPOINT", options->checkpoint,
-              "A checkpoint, or a job's checkpoint or run directory (its newest good one)")
-      .required();
+  command.option("CHECKPOINT", options->checkpoint, kModelHelp).required();
   command.option("--prompt", options->prompt, "Text to go on from (default: a new line)");
   command.option("--tokens", options->sample.tokens, "Tokens to generate")
       .between(1, int64_t{1} << 20)
@@ -163,7 +167,7 @@ void register_sample(const Command& app, CommandContext& context) {
       "--tokenizer", options->tokenizer,
       "\"bytes\", a tokenizer folder or a tokenizer.json; must be the one that the model was "
       "trained with; default: the run's own");
-  command.option("--threads", options->threads, "Threads; 0: all cores")
+  command.option("--threads", options->model.threads, "Threads; 0: all cores")
       .between(0, 1024)
       .show_default();
   command.output(options->output);

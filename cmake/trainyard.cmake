@@ -172,6 +172,9 @@ function(trainyard_binary name)
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS})
   trainyard_release_options(${name})
+  # Of the archive that tools/dist makes. RPATH and not RUNPATH: libraries find each other there, too.
+  set_target_properties(${name} PROPERTIES BUILD_RPATH "$ORIGIN/../lib/trainyard")
+  target_link_options(${name} PRIVATE LINKER:--disable-new-dtags)
   set_property(GLOBAL APPEND PROPERTY TRAINYARD_BINARIES ${name})
 endfunction()
 

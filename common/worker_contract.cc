@@ -212,6 +212,12 @@ std::string encode(const RunResult& message) {
                           {"measuredBytes", message.peak_memory->measured_bytes}};
   }
   if (!message.warnings.empty()) json["warnings"] = message.warnings;
+  if (message.best) {
+    json["best"] = {{"step", message.best->step},
+                    {"validationLoss", number_or_null(message.best->validation_loss)},
+                    {"checkpoint", message.best->checkpoint}};
+  }
+  if (message.stopped_early) json["stoppedEarly"] = true;
   return line_of(json);
 }
 
@@ -285,6 +291,17 @@ Result<RunResult> decode_run_result(const std::string& line) {
                      integer_member(*peak, "plannedBytes", 0, kMaxGeneration));
     TRAINYARD_ASSIGN(memory.measured_bytes,
                      integer_member(*peak, "measuredBytes", 0, kMaxGeneration));
+  }
+  if (const Json* best = find(json, "best"); best != nullptr) {
+    if (!best->is_object()) return bad("best", "an object", best);
+    BestModel& model = result.best.emplace();
+    TRAINYARD_ASSIGN(model.step, integer_member(*best, "step", 0, kMaxGeneration));
+    TRAINYARD_ASSIGN(model.validation_loss, number_member(*best, "validationLoss"));
+    TRAINYARD_ASSIGN(model.checkpoint, string_member(*best, "checkpoint"));
+  }
+  if (const Json* early = find(json, "stoppedEarly"); early != nullptr) {
+    if (!early->is_boolean()) return bad("stoppedEarly", "true or false", early);
+    result.stopped_early = early->get<bool>();
   }
   if (const Json* warnings = find(json, "warnings"); warnings != nullptr) {
     if (!warnings->is_array()) return bad("warnings", "an array", warnings);

@@ -1,15 +1,18 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
 #include "common/base/error.h"
 #include "common/checkpoint_figures.h"
+#include "common/contract/progress_figures.h"
 #include "common/contract/rank_counters.h"
 #include "common/contract/rank_position.h"
 
@@ -35,6 +38,9 @@ inline constexpr char kEnvProgressFd[] = "TRAINYARD_PROGRESS_FD";
 /// Number of an inherited file descriptor: a SOCK_STREAM Unix socket of JSON lines (messages
 /// below).
 inline constexpr char kEnvAgentFd[] = "TRAINYARD_AGENT_FD";
+/// Number of an inherited file descriptor: a memory file, empty at first, that the agent keeps when
+/// the rank ends and gives to the rank that takes its place. Absent: there is none.
+inline constexpr char kEnvMemoryFd[] = "TRAINYARD_MEMORY_FD";
 /// Numeric address of this node that peers can connect to; absent: 127.0.0.1.
 inline constexpr char kEnvHost[] = "TRAINYARD_HOST";
 /// Seconds after which a rank gives peers up that show no sign of life; absent: 30. Longer than any
@@ -94,6 +100,20 @@ enum class Phase : uint32_t {
   kCheckpointing = 5,
   kDone = 6,
 };
+/// By phase: in metrics, JSON, `trainyard top` and faults for tests.
+inline constexpr std::array<std::string_view, 7> kPhaseNames = {
+    "starting", "rendezvous", "restoring", "training", "evaluating", "checkpointing", "done"};
+constexpr std::string_view name_of(Phase phase) {
+  const auto index = static_cast<size_t>(phase);
+  return index < kPhaseNames.size() ? kPhaseNames[index] : "?";
+}
+/// Errors: nullopt for a name of none.
+constexpr std::optional<Phase> phase_named(std::string_view name) {
+  for (size_t i = 0; i < kPhaseNames.size(); ++i) {
+    if (kPhaseNames[i] == name) return static_cast<Phase>(i);
+  }
+  return std::nullopt;
+}
 
 inline constexpr uint64_t kProgressMagic = 0x54594152'44504731;  // "TYARDPG1"
 inline constexpr int64_t kProgressPageBytes = 4096;
@@ -101,7 +121,7 @@ inline constexpr int64_t kProgressPageBytes = 4096;
 inline constexpr size_t kRankCountersOffset = 1024;
 
 /// Single writer (the rank), many readers. Each field is atomic on its own; `sequence` is bumped
-/// (odd while writing, even after) around an update of the group step..tokens_per_second.
+/// (odd while writing, even after) around an update of the group step..figures, further figures.
 struct ProgressPage {
   std::atomic<uint64_t> magic;
   std::atomic<uint64_t> sequence;
@@ -111,18 +131,21 @@ struct ProgressPage {
   std::atomic<int64_t> total_steps;
   std::atomic<int64_t> samples_consumed;
   std::atomic<int64_t> tokens_consumed;
-  std::atomic<double> loss;  ///< mean over the newest step, NaN where not finite; nats a token
-  std::atomic<double> gradient_norm;
-  std::atomic<double> learning_rate;
-  std::atomic<double> validation_loss;  ///< newest evaluation; NaN before the first
-  std::atomic<double> step_seconds;     ///< exponentially weighted mean
-  std::atomic<double> tokens_per_second;
+  std::array<std::atomic<double>, kFirstFigures> figures;  ///< by Figure::slot
   std::atomic<int64_t> checkpoint_step;  ///< newest committed, -1 before the first
   std::atomic<int64_t> heartbeat;        ///< bumped at every instruction
   std::atomic<int64_t>
       restored_step;  ///< step resumed from; 0 for a fresh start, -1 before restore
   CheckpointPage checkpoints;
   alignas(128) RankPosition position;
+  std::array<std::atomic<double>, kFurtherFigures> further_figures;
+
+  const std::atomic<double>& figure(size_t slot) const {
+    return slot < kFirstFigures ? figures[slot] : further_figures[slot - kFirstFigures];
+  }
+  std::atomic<double>& figure(size_t slot) {
+    return slot < kFirstFigures ? figures[slot] : further_figures[slot - kFirstFigures];
+  }
   alignas(kRankCountersOffset) RankCounters counters;
 };
 static_assert(offsetof(ProgressPage, counters) == kRankCountersOffset);
@@ -196,9 +219,18 @@ struct PeakMemory {
   bool operator==(const PeakMemory&) const = default;
 };
 
+/// The model of a run with early stopping that had the lowest validation loss.
+struct BestModel {
+  int64_t step = 0;
+  double validation_loss = 0;
+  std::string checkpoint;  ///< name of its directory; empty: it has none
+  bool operator==(const BestModel&) const = default;
+};
+
 /// Rank 0 to agent at the end of a complete run:
 /// {"type":"result","stateHash":"...","step":..,"finalLoss":..,"validationLoss":..,
-/// "peakMemory":{"rank":..,"plannedBytes":..,"measuredBytes":..}}.
+/// "peakMemory":{"rank":..,"plannedBytes":..,"measuredBytes":..},
+/// "best":{"step":..,"validationLoss":..,"checkpoint":".."},"stoppedEarly":true}.
 struct RunResult {
   std::string state_hash;  ///< lower-case hexadecimal XXH3-128, see docs/concepts/state-hash.md
   int64_t step = 0;
@@ -208,6 +240,8 @@ struct RunResult {
   int64_t skipped_steps = 0;  ///< over the job's whole life: their batches taught nothing
   /// What people should know though the run is complete: what hindered its clean-ups.
   std::vector<std::string> warnings = {};
+  std::optional<BestModel> best = std::nullopt;  ///< nullopt: no early stopping
+  bool stopped_early = false;                    ///< before the manifest's last step
 };
 
 /// What an agent or a local run keeps a RunResult in, encoded as its message.

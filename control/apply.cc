@@ -49,16 +49,17 @@ std::optional<Refusal> refusal_of(const PodSpec& spec, CreateReply reply) {
 }
 
 /// Creates what is planned; returns the first refusal. One refusal tells for all of them.
-Result<std::optional<Refusal>> create(Cluster& cluster, const Plan& plan, bool& unfinished) {
+Result<std::optional<Refusal>> create(Cluster& cluster, const std::vector<PodSpec>& planned,
+                                      bool& unfinished) {
   std::mutex mutex;
   std::optional<Refusal> first;
   TRAINYARD_TRY(
-      cluster.for_each(bounded(std::ssize(plan.create), unfinished), [&](int64_t i) -> Status {
+      cluster.for_each(bounded(std::ssize(planned), unfinished), [&](int64_t i) -> Status {
         {
           const std::lock_guard lock(mutex);
           if (first && first->reason != api::reason::kNameConflict) return {};
         }
-        const PodSpec& spec = plan.create[static_cast<size_t>(i)];
+        const PodSpec& spec = planned[static_cast<size_t>(i)];
         TRAINYARD_ASSIGN(CreateReply reply, cluster.create_pod(spec));
         std::optional<Refusal> refusal = refusal_of(spec, std::move(reply));
         const std::lock_guard lock(mutex);
@@ -98,11 +99,16 @@ class Application {
       if (on_intent_) on_intent_(*plan_.intent);
     }
     TRAINYARD_TRY(condemn(cluster_, plan_, grace_of(observed_.spec), applied_.unfinished));
+    for (const Labelling& labelling : plan_.promote)
+      TRAINYARD_TRY(unless_gone(cluster_.promote_pod(labelling.pod, labelling.node_index)));
     TRAINYARD_TRY(keep_companions());
     if (!applied_.refusal) {
-      TRAINYARD_ASSIGN(applied_.refusal, create(cluster_, plan_, applied_.unfinished));
+      TRAINYARD_ASSIGN(applied_.refusal, create(cluster_, plan_.create, applied_.unfinished));
+      TRAINYARD_ASSIGN(applied_.spare_refusal,
+                       create(cluster_, plan_.create_spares, applied_.unfinished));
     }
     const bool was_told = tells(applied_.status, applied_.refusal);
+    const bool lacked_spares = lacks_spares(applied_.status);
     TRAINYARD_TRY(write_outcome());
     reached_events_ = true;
     for (const Event& event : plan_.events) {
@@ -112,6 +118,11 @@ class Application {
       TRAINYARD_TRY(cluster_.emit_event(
           observed_.key,
           {EventType::kWarning, applied_.refusal->reason, applied_.refusal->message}));
+    }
+    if (applied_.spare_refusal && !lacked_spares) {
+      TRAINYARD_TRY(
+          cluster_.emit_event(observed_.key, {EventType::kWarning, applied_.spare_refusal->reason,
+                                              "no spare pod: " + applied_.spare_refusal->message}));
     }
     if (!plan_.delete_job) return {};
     return unless_gone(cluster_.delete_job(observed_.key, observed_.metadata.uid));
@@ -158,6 +169,13 @@ class Application {
                     {api::ConditionType::kAccepted, api::ConditionStatus::kTrue,
                      api::reason::kAccepted, kSpecIsValid},
                     now_);
+    }
+    if (applied_.spare_refusal && !lacks_spares(outcome)) {
+      set_condition(outcome,
+                    {api::ConditionType::kDegraded, api::ConditionStatus::kTrue,
+                     api::reason::kSparesExhausted, applied_.spare_refusal->message},
+                    now_);
+      fit_status(outcome);
     }
     if (outcome == applied_.status) return {};
     TRAINYARD_TRY(write(outcome));

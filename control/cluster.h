@@ -81,6 +81,11 @@ class Cluster {
   /// Takes the label `member` off; success when it has none. Errors as delete_pod.
   virtual Status remove_member_label(const PodRef& pod) = 0;
 
+  /// Has a pod that was made as a spare carry its index and the label `member`. Success where it
+  /// does already, and where the pod is being deleted or has lost the label again: then it stays as
+  /// it is. Errors as delete_pod; kUnavailable where the pod changed meanwhile.
+  virtual Status promote_pod(const PodRef& pod, int node_index) = 0;
+
   /// Deletes the job object with this UID and what it owns. Errors as delete_pod.
   virtual Status delete_job(const JobKey& key, const std::string& uid) = 0;
 

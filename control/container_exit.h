@@ -9,6 +9,9 @@
 
 namespace trainyard::control {
 
+/// Reason of an end that a GPU, its memory or its links are at fault for, by its driver's errors.
+inline constexpr char kGpuFailed[] = "GpuFailed";
+
 /// How the container that decides ended.
 struct ContainerExit {
   std::string container = api::kTrainerContainer;
@@ -18,7 +21,7 @@ struct ContainerExit {
   /// Newest step that any rank of the pod had done; nullopt where none had a state, or none
   /// reports.
   std::optional<int64_t> last_step;
-  std::string reason;               ///< "Completed", "Error", "OOMKilled" ...
+  std::string reason;               ///< "Completed", "Error", "OOMKilled", kGpuFailed ...
   std::string message;              ///< its last lines
   std::optional<Time> finished_at;  ///< nullopt where nobody knows
 };

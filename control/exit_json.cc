@@ -5,6 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "common/text/whole_number.h"
+
 namespace trainyard::control {
 
 nlohmann::json to_json(const ContainerExit& exit) {
@@ -36,14 +38,14 @@ std::string to_line(const ContainerExit& exit, size_t limit_bytes) {
 ContainerExit exit_from_json(const nlohmann::json& object) {
   ContainerExit exit;
   exit.container = object.at("container").get<std::string>();
-  exit.exit_code = object.at("exitCode").get<int>();
+  exit.exit_code = static_cast<int>(whole_number(object.at("exitCode")));
   exit.reason = object.at("reason").get<std::string>();
   exit.message = object.at("message").get<std::string>();
-  if (object.contains("signal")) exit.signal = object["signal"].get<int>();
-  if (object.contains("rank")) exit.rank = object["rank"].get<int>();
-  if (object.contains("lastStep")) exit.last_step = object["lastStep"].get<int64_t>();
+  if (object.contains("signal")) exit.signal = static_cast<int>(whole_number(object["signal"]));
+  if (object.contains("rank")) exit.rank = static_cast<int>(whole_number(object["rank"]));
+  if (object.contains("lastStep")) exit.last_step = whole_number(object["lastStep"]);
   if (object.contains("finishedAtNanos")) {
-    exit.finished_at = Time(Duration(object["finishedAtNanos"].get<int64_t>()));
+    exit.finished_at = Time(Duration(whole_number(object["finishedAtNanos"])));
   }
   return exit;
 }

@@ -113,10 +113,13 @@ struct StreamFacts {
   Time listens_since{};
   /// What it missed since then, oldest first; the source keeps the newest.
   std::vector<DeafTime> deaf;
-  int64_t generation = 0;         ///< generation the coordinator executes
+  int64_t generation = 0;  ///< generation the coordinator executes
+  /// The newest generation that an agent of the job speaks for, hosted or not; 0: none has spoken.
+  int64_t newest_generation = 0;
   bool rank_table_ready = false;  ///< every rank of that generation listens; the table went out
   std::optional<Time> rank_table_ready_at;
   std::vector<MemberFact> members;
+  std::vector<MemberFact> spares;  ///< agents that wait for an index
   std::vector<PeerReport>
       peer_reports;  ///< of that generation, oldest first; bounded by the source
   /// Step that generation resumed from (0: fresh start); nullopt before it is restored.
@@ -156,10 +159,12 @@ struct MembershipOrder {
   std::optional<int64_t> previous_generation;
   /// Step of the newest checkpoint that status knows of; nullopt: none has been committed.
   std::optional<int64_t> committed_step;
-  int64_t num_nodes = 0;          ///< pods the generation has when whole
-  int64_t num_proc_per_node = 1;  ///< 0: as each agent reports (auto)
+  int64_t num_nodes = 0;  ///< pods the generation has when whole
+  int64_t num_proc_per_node = 1;
   /// Pods known by now, at most num_nodes; the generation starts when all of them have streams.
   std::vector<MemberRef> members;
+  /// UIDs of pods that stand ready: their agents wait, in whatever generation they were made.
+  std::vector<std::string> spares;
   /// The membership is being stopped (suspended, failed, done): nothing new is to be started.
   bool stopping = false;
   /// Until when ranks of the generation before, which was ended for a change of size or suspended,

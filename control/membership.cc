@@ -19,7 +19,8 @@ bool is_condemned_by(const api::Attempt& attempt, const ObservedPod& pod) {
   if (!attempt.end_time || attempt.in_place.value_or(false)) return false;
   if (!attempt.pod_uid.empty()) return attempt.pod_uid == pod.uid;
   if (pod.created_generation > attempt.generation) return false;
-  return attempt.pod_name.empty() || pod.name.starts_with(attempt.pod_name + "-");
+  return attempt.pod_name.empty() ||
+         attempt.pod_name.ends_with("-" + std::to_string(pod.node_index));
 }
 
 bool is_condemned(const ObservedPod& pod, const api::TrainingJobSpec& spec,
@@ -29,6 +30,34 @@ bool is_condemned(const ObservedPod& pod, const api::TrainingJobSpec& spec,
   if (pod.created_generation < pods_since(spec, status)) return true;
   return std::any_of(status.attempts.begin(), status.attempts.end(),
                      [&](const auto& attempt) { return is_condemned_by(attempt, pod); });
+}
+
+/// Puts one that was made as a spare where status has it.
+void sort_spare(const ObservedPod& pod, const api::TrainingJobStatus& status, PodSets& sets) {
+  const auto& promoted = status.membership.promoted;
+  const auto found = std::find_if(promoted.begin(), promoted.end(), [&](const auto& promotion) {
+    return promotion.pod_uid == pod.uid;
+  });
+  const bool has_index = pod.node_index >= 0;
+  if (found == promoted.end()) {
+    const bool parked =
+        !has_index && !pod.member && status.spares &&
+        std::count(status.spares->parked.begin(), status.spares->parked.end(), *pod.spare) > 0;
+    (parked ? sets.parked : sets.condemned).push_back(&pod);
+    return;
+  }
+  auto member = std::make_unique<ObservedPod>(pod);
+  member->node_index = static_cast<int>(found->index);
+  // One that has an index and no label any more was condemned.
+  const bool condemned = has_index && !pod.member;
+  if (condemned || (is_alive(pod) && sets.completed.contains(member->node_index))) {
+    sets.condemned.push_back(&pod);
+    return;
+  }
+  member->member = true;
+  sets.members.push_back(member.get());
+  if (!has_index) sets.unlabelled.push_back(member.get());
+  sets.promoted.push_back(std::move(member));
 }
 
 /// By index; of one index the newest first.
@@ -96,11 +125,17 @@ PodSets sort_pods(const std::vector<ObservedPod>& pods, const api::TrainingJobSp
   PodSets sets;
   sets.completed = completed_indexes(status);
   for (const ObservedPod& pod : pods) {
+    if (pod.spare) {
+      sort_spare(pod, status, sets);
+      continue;
+    }
     if (pod.created_generation > status.membership.generation) sets.stale = true;
     const bool done = is_alive(pod) && sets.completed.contains(pod.node_index);
     (done || is_condemned(pod, spec, status) ? sets.condemned : sets.members).push_back(&pod);
   }
   std::stable_sort(sets.members.begin(), sets.members.end(), comes_before);
+  std::stable_sort(sets.parked.begin(), sets.parked.end(),
+                   [](const auto* a, const auto* b) { return *a->spare < *b->spare; });
   condemn_doubles(sets);
   return sets;
 }

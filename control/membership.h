@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <set>
 #include <vector>
@@ -15,9 +16,14 @@ namespace trainyard::control {
 struct PodSets {
   std::vector<const ObservedPod*> members;    ///< by node index
   std::vector<const ObservedPod*> condemned;  ///< to be ended, being ended, or kept for their logs
-  std::set<int> completed;                    ///< indexes that status says have ended well
+  std::vector<const ObservedPod*> parked;     ///< spares, by number
+  /// Members that were made as spares and do not carry their index and the label `member` yet.
+  std::vector<const ObservedPod*> unlabelled;
+  std::set<int> completed;  ///< indexes that status says have ended well
   /// A pod of a generation that this view of status does not know: the view is stale.
   bool stale = false;
+  /// Members that were made as spares, with the index that status gives them.
+  std::vector<std::unique_ptr<ObservedPod>> promoted;
 };
 
 /// Neither succeeded nor failed.
@@ -48,7 +54,8 @@ std::vector<api::Attempt> condemning_attempts(const api::TrainingJobStatus& stat
 /// the label `member`; when it is older than membership.podsSince (every pod was replaced); when an
 /// attempt that ended names it, and did not end in place; when a newer pod is a
 /// member of its index; or when it runs though its index has ended well, as one does that a process
-/// which stood still made late.
+/// which stood still made late. A pod that was made as a spare is a member where
+/// membership.promoted names it, parked where spares.parked has its number, and else condemned.
 PodSets sort_pods(const std::vector<ObservedPod>& pods, const api::TrainingJobSpec& spec,
                   const api::TrainingJobStatus& status);
 

@@ -51,7 +51,9 @@ struct ObservedPod {
   std::string uid;
   std::string node;
   std::string address;  ///< where its peers reach it; empty until it has one
-  int node_index = 0;
+  int node_index = 0;   ///< -1: has none
+  /// Of one that was made as a spare: its number among the job's spares.
+  std::optional<int64_t> spare;
   int64_t created_generation = 0;
   bool member = false;       ///< carries the label trainyard.dev/member=true
   bool terminating = false;  ///< has a deletionTimestamp
@@ -60,6 +62,7 @@ struct ObservedPod {
   PodPhase phase = PodPhase::kPending;
   bool ready = false;
   NodeState node_state = NodeState::kUnplaced;
+  bool node_closed = false;  ///< it takes no new pods: somebody may be about to drain it
   std::optional<Time> created_at;
   std::vector<PodCondition> conditions;
   std::optional<ContainerExit> exit;
@@ -69,6 +72,19 @@ struct ObservedPod {
   bool lingers = false;
   std::string message;  ///< what is said of the pod as a whole ("Evicted: low on memory")
 };
+
+/// Whether its node has gone, or does not answer.
+inline bool is_node_lost(const ObservedPod& pod) {
+  return pod.node_state == NodeState::kNotReady || pod.node_state == NodeState::kGone;
+}
+
+/// The condition by which the cluster says that it takes a pod away (batch/v1, KEP-3329), or null.
+inline const PodCondition* disruption_of(const ObservedPod& pod) {
+  for (const PodCondition& condition : pod.conditions) {
+    if (condition.type == "DisruptionTarget" && condition.status == "True") return &condition;
+  }
+  return nullptr;
+}
 
 /// Why the cluster does not take a job's pods, in the words of condition Accepted.
 struct Refusal {

@@ -113,8 +113,10 @@ api::GoodputStatus Planner::counted_goodput() const {
     ledger.open(observed_.status.start_time ? now_ : *next_.start_time);
   }
   const bool stalled = is_true(next_, ConditionType::kStalled);
+  const std::optional<BackOff> back_off = back_off_of(observed_.status, spec_);
   goodput::settle(ledger,
-                  {&observed_.status, &observed_.facts, spec_.engine.has_value(), stalled, now_},
+                  {&observed_.status, &observed_.facts, spec_.engine.has_value(), stalled, now_,
+                   back_off ? std::optional(back_off->ends) : std::nullopt},
                   close_);
   return ledger.goodput();
 }
@@ -175,6 +177,7 @@ void Planner::plan_finished() {
 /// batch/v1 since 1.31).
 void Planner::plan_ending() {
   const bool failed = is_true(next_, ConditionType::kFailureTarget);
+  give_up_spares();
   std::vector<const ObservedPod*> over = sets_.condemned;
   const policies::MembersByPod told = policies::members_by_pod(observed_.facts);
   for (const ObservedPod* pod : sets_.members) {
@@ -201,7 +204,9 @@ void Planner::plan_ending() {
   if (!failed && spec_.engine && cause.reason == api::reason::kCompletionsReached &&
       next_.progress) {
     // Every rank has ended well, whether or not it could tell us of its last steps.
-    next_.progress->step = next_.progress->total_steps;
+    next_.progress->step = stopped_early() ? std::clamp<int64_t>(observed_.facts.result->step, 0,
+                                                                 next_.progress->total_steps)
+                                           : next_.progress->total_steps;
     next_.progress->percentage = 100;
   }
   tell(failed ? EventType::kWarning : EventType::kNormal, failed ? "Failed" : "Completed",
@@ -263,6 +268,7 @@ void Planner::plan_stopping() {
     set(ConditionType::kSuspended, ConditionStatus::kFalse, api::reason::kSuspended,
         "waiting for the pods to end: " + why);
   }
+  give_up_spares();
   std::vector<const ObservedPod*> all = sets_.condemned;
   all.insert(all.end(), sets_.members.begin(), sets_.members.end());
   condemn(all);
@@ -298,6 +304,23 @@ bool Planner::is_stopping() const {
   return suspended != nullptr && suspended->reason == api::reason::kSuspended;
 }
 
+/// Whether the ranks that have ended well told that they did so before the last step.
+bool Planner::stopped_early() const {
+  return spec_.engine && facts_are_current() && observed_.facts.result &&
+         observed_.facts.result->stopped_early;
+}
+
+/// What the end's message adds of it; empty: nothing.
+std::string Planner::early_stop_text() const {
+  if (!stopped_early()) return "";
+  const contract::RunResult& result = *observed_.facts.result;
+  std::string text = "; stopped early at step " + std::to_string(result.step) + " of " +
+                     std::to_string(spec_.engine->steps);
+  if (result.best && !result.best->checkpoint.empty())
+    text += "; the best model is " + result.best->checkpoint;
+  return text;
+}
+
 /// Decides the job's end where it is due now, which stop requests do not undo.
 bool Planner::end_if_over() {
   if (next_.membership.generation == 0) return false;
@@ -312,7 +335,7 @@ bool Planner::end_if_over() {
     ahead_ = true;
     set(ConditionType::kSuccessCriteriaMet, ConditionStatus::kTrue, *reason,
         nodes_text(next_.nodes.target) + ", generation " +
-            std::to_string(next_.membership.generation));
+            std::to_string(next_.membership.generation) + early_stop_text());
     return true;
   }
   const std::optional<Time> since =

@@ -32,12 +32,20 @@ struct Condemnation {
   std::optional<Duration> grace;
 };
 
+/// A pod that was made as a spare and is to carry its index.
+struct Labelling {
+  PodRef pod;
+  int node_index = 0;
+};
+
 /// What to do about one job, in the order of application (control/apply.h). Empty: at rest.
 struct Plan {
   /// The decision itself, written before anything is deleted or created because of it.
   std::optional<api::TrainingJobStatus> intent;
   std::vector<Condemnation> condemn;
+  std::vector<Labelling> promote;
   std::vector<PodSpec> create;
+  std::vector<PodSpec> create_spares;  ///< the job goes on where these are refused
   /// What was seen, written last; only where it differs from what status says.
   std::optional<api::TrainingJobStatus> outcome;
   std::vector<Event> events;

@@ -1,13 +1,12 @@
 #include <algorithm>
 #include <string_view>
-#include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
 #include "common/api/enum_names.h"
 #include "common/api/job_size.h"
 #include "control/plan_look.h"
 #include "control/plan_status.h"
+#include "control/policies/avoid.h"
 #include "control/policies/elastic.h"
 #include "control/policies/progress.h"
 #include "control/policies/scope.h"
@@ -19,33 +18,8 @@ using api::ConditionStatus;
 using api::ConditionType;
 using policies::Loss;
 
-/// Ranks that miss a peer end before or after the peer does: wait this long for the one to blame.
-/// Kubelets tell when a container ended in whole seconds, rounded down, and tell it a second late.
-constexpr std::chrono::seconds kRootCauseGrace{3};
 /// For an agent that does not even hear that it is fenced, before it is killed.
 constexpr std::chrono::seconds kFencedGrace{10};
-
-/// What is known of why a pod that is gone has gone.
-std::string gone_text(const ObservedPod& pod) {
-  std::string text = "the pod is gone";
-  for (const PodCondition& condition : pod.conditions) {
-    if (condition.type != "DisruptionTarget" || condition.status != "True") continue;
-    text += ": " + condition.reason;
-    if (!condition.message.empty()) text += ", " + condition.message;
-  }
-  return text;
-}
-
-/// Whether the present generation has been ready as a whole: a pod that ends well, or is not ready
-/// for a while, does not make it start again.
-bool was_running(const api::TrainingJobStatus& status) {
-  const api::Condition* running = find_condition(status, ConditionType::kRunning);
-  const api::Condition* scheduled = find_condition(status, ConditionType::kScheduled);
-  if (running == nullptr || scheduled == nullptr) return false;
-  if (running->status == ConditionStatus::kTrue) return true;
-  // Both are cleared when a generation begins; only one that ran has ended running later.
-  return running->last_transition_time > scheduled->last_transition_time;
-}
 
 }  // namespace
 
@@ -63,6 +37,7 @@ void Planner::plan_running() {
     }
     if (decided) gang = look_at_gang();
   }
+  keep_spares();
   // Agents of a generation that is over are fenced: their ranks write no checkpoint any more. A
   // program without an agent may need its whole grace, and ranks that yield to a change of size.
   const bool fenced = spec_.agent != api::AgentMode::kNone && observed_.facts.hosted &&
@@ -74,8 +49,12 @@ void Planner::plan_running() {
   }
   condemn(sets_.condemned, fenced ? std::optional<Duration>(kFencedGrace) : std::nullopt);
   create_missing(gang);
+  create_parked();
+  for (const ObservedPod* pod : sets_.unlabelled) {
+    plan_.promote.push_back({{observed_.key.namespace_name, pod->name, pod->uid}, pod->node_index});
+  }
   count_pods(next_, observed_.metadata, sets_);
-  describe_generation(next_, spec_, gang, ranks_run(), now_);
+  describe_generation(next_, spec_, gang, {ranks_run(), spares_are_exhausted()}, now_);
   // Of the checkpoints of programs of their own nobody tells.
   const bool tells = spec_.engine || next_.progress || next_.checkpoint;
   if (observed_.facts.hosted && tells) look_in(describe_checkpoint_age(next_, spec_, now_));
@@ -97,103 +76,21 @@ bool Planner::ranks_run() const {
 
 bool Planner::restart_if_lost(const policies::Gang& gang) {
   const std::vector<Loss> losses = find_losses(gang);
-  if (losses.empty() || may_wait_for_root_cause(losses)) return false;
+  if (losses.empty() || waits_ || may_wait_for_root_cause(losses)) return false;
+  if (truce_ && more_nodes_may_be_lost(losses)) return false;
   restart(policies::root_cause(losses), losses);
   return true;
 }
 
-std::vector<Loss> Planner::find_losses(const policies::Gang& gang) {
-  std::vector<Loss> losses;
-  const policies::MembersByPod told = policies::members_by_pod(observed_.facts);
-  for (const ObservedPod* pod : sets_.members) {
-    // Whatever becomes of what is left of it.
-    if (sets_.completed.contains(pod->node_index)) continue;
-    if (ended_too_early(*pod)) {
-      losses.push_back(policies::judge_lost_pod(spec_.failure_policy, *pod,
-                                                "ended well in an earlier generation, and its "
-                                                "work is needed again"));
-    } else if (pod->phase == PodPhase::kFailed) {
-      losses.push_back(policies::judge_failed_pod(spec_.failure_policy, *pod));
-    } else if (pod->terminating && is_alive(*pod)) {
-      if (const std::optional<Duration> left = time_to_save(*pod, told)) {
-        look_in(*left);
-        continue;
-      }
-      losses.push_back(policies::judge_lost_pod(spec_.failure_policy, *pod,
-                                                "deleted by somebody else, or its node is gone"));
-    }
-  }
-  add_failed_ranks(told, losses);
-  add_silent(losses);
-  // Before the gang was whole a missing pod is one that is still to be made.
-  if (!is_true(next_, ConditionType::kScheduled)) return losses;
-  if (!gang.missing.empty()) plan_.rests_on_absence = true;
-  std::unordered_map<int, const ObservedPod*> gone;
-  for (const ObservedPod& pod : observed_.gone)
-    gone.emplace(pod.node_index, &pod);
-  for (const int index : gang.missing) {
-    const auto last = gone.find(index);
-    losses.push_back(judge_missing(index, last == gone.end() ? nullptr : last->second));
-  }
-  return losses;
-}
-
-/// Whether a restart kept the pod although its ranks had ended well, unknown to the plan: the
-/// present generation has not begun to run, and never will without them.
-bool Planner::ended_too_early(const ObservedPod& pod) const {
-  if (pod.phase != PodPhase::kSucceeded || pod.terminating) return false;
-  if (pod.created_generation >= next_.membership.generation || ranks_run()) return false;
-  // Ranks restore a state once all of them have met.
-  const auto has_met = [](const RankFact& rank) {
-    return rank.phase > contract::Phase::kRendezvous;
-  };
-  return std::none_of(observed_.facts.members.begin(), observed_.facts.members.end(),
-                      [&](const MemberFact& member) {
-                        return member.generation == next_.membership.generation &&
-                               std::any_of(member.ranks.begin(), member.ranks.end(), has_met);
-                      });
-}
-
-/// A member that is no more, by what was last known of it; nullptr: nothing.
-Loss Planner::judge_missing(int index, const ObservedPod* last) const {
-  if (last != nullptr && last->phase == PodPhase::kFailed) {
-    return policies::judge_failed_pod(spec_.failure_policy, *last);
-  }
-  if (last != nullptr) {
-    return policies::judge_lost_pod(spec_.failure_policy, *last, gone_text(*last));
-  }
-  Loss loss;
-  loss.pod_name = observed_.metadata.name + "-" + std::to_string(index);
-  loss.reason = api::reason::kPodLost;
-  loss.message = "the pod is gone";
-  return loss;
-}
-
-/// How long to wait for a pod that somebody else deletes or evicts (a drain) and that is about to
-/// write a checkpoint: asked to end, its agent asks all ranks of the job for one at their next
-/// step. A new generation would end them before. It ends when the ranks do, and no later than the
-/// pod's grace. nullopt: it has nothing to save, or nobody hears it. A coordinator that has just
-/// begun, as where the drain took the leader's pod as well, has not heard of everybody yet.
-std::optional<Duration> Planner::time_to_save(const ObservedPod& pod,
-                                              const policies::MembersByPod& told) const {
-  if (!pod.ends_at || *pod.ends_at <= now_) return std::nullopt;
-  if (!spec_.engine || !spec_.checkpoint_policy.storage) return std::nullopt;
-  const auto found = told.find(pod.uid);
-  const MemberFact* const fact = found == told.end() ? nullptr : found->second;
-  const bool heard =
-      facts_are_current() && fact != nullptr && !(fact->connected && fact->ranks.empty());
-  if (!heard) {
-    const bool node_lost =
-        pod.node_state == NodeState::kNotReady || pod.node_state == NodeState::kGone;
-    const Duration left = observed_.facts.listens_since + kReconnectTime - now_;
-    if (node_lost || left <= Duration::zero()) return std::nullopt;
-    return std::min<Duration>(left, *pod.ends_at - now_);
-  }
-  const bool saves = fact->connected &&
-                     std::all_of(fact->ranks.begin(), fact->ranks.end(), [](const RankFact& rank) {
-                       return rank.phase >= contract::Phase::kTraining;
-                     });
-  return saves ? std::optional<Duration>(*pod.ends_at - now_) : std::nullopt;
+/// Whether the present generation has been ready as a whole: a pod that ends well, or is not ready
+/// for a while, does not make it start again.
+bool Planner::was_running() const {
+  const api::Condition* running = find_condition(next_, ConditionType::kRunning);
+  const api::Condition* scheduled = find_condition(next_, ConditionType::kScheduled);
+  if (running == nullptr || scheduled == nullptr) return false;
+  if (running->status == ConditionStatus::kTrue) return true;
+  // Both are cleared when a generation begins; only one that ran has ended running later.
+  return running->last_transition_time > scheduled->last_transition_time;
 }
 
 std::optional<Time> Planner::scheduled_at() const {
@@ -209,73 +106,10 @@ std::optional<Time> Planner::scheduled_at() const {
                   began + policies::backoff_of(spec_.failure_policy, next_, began));
 }
 
-void Planner::add_silent(std::vector<Loss>& losses) {
-  std::unordered_set<std::string_view> judged;
-  for (const Loss& loss : losses)
-    judged.insert(loss.pod_uid);
-  std::vector<const ObservedPod*> alive;
-  for (const ObservedPod* pod : sets_.members) {
-    if (is_alive(*pod) && !pod->terminating && !judged.contains(pod->uid)) alive.push_back(pod);
-  }
-  const policies::Liveness liveness =
-      policies::judge_liveness({&alive, &observed_.facts, next_.membership.generation,
-                                &spec_.progress_policy, now_, was_running(next_), scheduled_at()});
-  truce_ = liveness.truce;
-  look_in(liveness.look_again);
-  for (const policies::LostMember& lost : liveness.lost) {
-    losses.push_back(policies::judge_lost_pod(spec_.failure_policy, *lost.pod, lost.message));
-  }
-}
-
-/// Of pods that still run as far as the cluster tells: their agents have told of a rank that
-/// failed. Those that stay have nothing else to tell by. Of the others one that missed a peer only
-/// is no news; where single pods are replaced, the peers' pods end by themselves and are waited
-/// for: they are replaced in the same restart. On one machine the pods' records are as fast, and
-/// tell more.
-void Planner::add_failed_ranks(const policies::MembersByPod& told,
-                               std::vector<Loss>& losses) const {
-  const StreamFacts& facts = observed_.facts;
-  if (!facts_are_current()) return;
-  const bool all_anew = spec_.failure_policy.restart_strategy == api::RestartStrategy::kRecreateAll;
-  const bool pods_tell = facts.same_machine || (losses.empty() && !all_anew);
-  for (const ObservedPod* pod : sets_.members) {
-    if (!is_alive(*pod) || pod->terminating || sets_.completed.contains(pod->node_index)) continue;
-    const auto found = told.find(pod->uid);
-    if (found == told.end()) continue;
-    const MemberFact& member = *found->second;
-    if (!member.failure || member.generation != facts.generation) continue;
-    if (!member.stays && pods_tell) continue;
-    Loss loss = policies::judge_failed_rank(spec_.failure_policy, *pod, *member.failure);
-    loss.pod_goes_on = member.stays;
-    if (member.stays || !loss.follows_peer) losses.push_back(std::move(loss));
-  }
-}
-
-/// Only followers failed, and others may still show who was first.
-bool Planner::may_wait_for_root_cause(const std::vector<Loss>& losses) {
-  Time newest = Time::min();
-  for (const Loss& loss : losses) {
-    if (!loss.follows_peer || !loss.at) return false;
-    newest = std::max(newest, *loss.at);
-  }
-  const bool others =
-      std::any_of(sets_.members.begin(), sets_.members.end(), [&](const ObservedPod* pod) {
-        const bool has_failed = std::any_of(losses.begin(), losses.end(), [&](const Loss& loss) {
-          return loss.pod_uid == pod->uid;
-        });
-        return is_alive(*pod) && !has_failed;
-      });
-  const Duration left = newest + kRootCauseGrace - now_;
-  // Ends are told by the clocks of nodes: one that runs ahead must not make all wait for it.
-  if (!others || left <= Duration::zero() || left > 2 * kRootCauseGrace) return false;
-  look_in(left);
-  return true;
-}
-
 bool Planner::restart_if_stalled(const policies::Gang& gang) {
-  if (truce_) return false;
+  if (truce_ || waits_) return false;
   const bool all_ready =
-      was_running(next_) ||
+      was_running() ||
       (gang.whole && std::all_of(sets_.members.begin(), sets_.members.end(),
                                  [](const ObservedPod* pod) { return pod->ready; }));
   const policies::Stall stall =
@@ -330,6 +164,7 @@ Loss Planner::stalled_loss(const policies::Stall& stall) const {
     }
   }
   loss.pod_goes_on = action == api::StallAction::kRestartProcess || blamed != nullptr;
+  loss.avoids_node = action == api::StallAction::kReplaceNode;
   for (const ObservedPod* pod : sets_.members) {
     if (blamed == nullptr || pod->uid != blamed->pod_uid) continue;
     loss.pod_name = pod->name;
@@ -361,7 +196,8 @@ bool Planner::resize_if_wanted(const policies::Gang& gang) {
                             .now = now_,
                             .failed_growths = policies::count_failed_growths(next_),
                             .refused = refused && !gang.whole,
-                            .degraded = is_true(observed_.status, ConditionType::kDegraded),
+                            .degraded = next_.nodes.target < policies::nodes_at_start(spec_) &&
+                                        is_true(observed_.status, ConditionType::kDegraded),
                             .ending = any_succeeded(),
                             .room_since = observed_.room_since});
   look_in(wanted.look_again);
@@ -374,9 +210,9 @@ bool Planner::resize_if_wanted(const policies::Gang& gang) {
     return true;
   }
   const bool other_world =
-      next_.membership.world_size != next_.nodes.target * spec_.num_proc_per_node;
+      next_.membership.world_size != next_.nodes.target * api::ranks_per_node(spec_);
   if (spec_changed && other_world) {
-    const bool up = next_.nodes.target * spec_.num_proc_per_node > next_.membership.world_size;
+    const bool up = next_.nodes.target * api::ranks_per_node(spec_) > next_.membership.world_size;
     resize(next_.nodes.target, up ? api::reason::kScaleUp : api::reason::kScaleDown,
            /*requested=*/true);
     return true;
@@ -413,10 +249,15 @@ void Planner::create_missing(const policies::Gang& gang) {
     return;
   }
   for (const int index : gang.missing) {
-    plan_.create.push_back(make_pod_spec(observed_.metadata, spec_, index,
-                                         next_.membership.generation, next_.nodes.target));
-    plan_.create.back().configuration = next_.membership.configuration;
+    plan_.create.push_back(as_of_now(make_pod_spec(
+        observed_.metadata, spec_, index, next_.membership.generation, next_.nodes.target)));
   }
+}
+
+PodSpec Planner::as_of_now(PodSpec pod) const {
+  pod.configuration = next_.membership.configuration;
+  pod.avoid_nodes = policies::avoided_nodes(next_, now_);
+  return pod;
 }
 
 // ---- Decisions ---------------------------------------------------------------------------------
@@ -445,10 +286,15 @@ void Planner::restart(const Loss& cause, const std::vector<Loss>& losses) {
   // The list of attempts has room for these, for those of this restart and for the open one.
   const bool has_room = condemning.size() <= policies::kMaxSingleReplacements;
   const bool may_keep = has_room && !any_succeeded() && !is_edited() && agents_stay(losses);
-  const policies::RestartScope scope = policies::judge_scope(
-      {&spec_.failure_policy, &next_.attempts, &losses, &cause, may_keep, now_});
+  const policies::MemoryBacking backing = policies::memory_backing(spec_, next_);
+  const policies::RestartScope scope =
+      policies::judge_scope({&spec_.failure_policy, &next_.attempts, &losses, &cause, may_keep,
+                             observed_.facts.same_machine, backing, now_});
+  const std::optional<api::SparesStatus> spares = next_.spares;
+  const std::vector<api::Promotion> promoted = promotions_that_last(scope);
   ahead_ = true;
   end_attempts(cause, scope);
+  avoid_nodes(losses);
   policies::count_restart(next_.restarts, budget, cause.counted, now_);
   clear_running_conditions(next_, "restarting", now_);
   // All pods are made anew anyway: a changed numNodes needs no resize of its own.
@@ -460,6 +306,8 @@ void Planner::restart(const Loss& cause, const std::vector<Loss>& losses) {
                   follows_spec ? spec_.num_nodes : next_.nodes.target, now_);
   if (scope.scope != policies::Scope::kAll) {
     next_.membership.pods_since = kept_since;
+    next_.membership.promoted = promoted;
+    next_.spares = spares;
     keep_attempts(next_, condemning);
   }
   set(ConditionType::kRestarting, ConditionStatus::kTrue, cause.reason, sentence);
@@ -469,9 +317,44 @@ void Planner::restart(const Loss& cause, const std::vector<Loss>& losses) {
     look_in(std::chrono::milliseconds(1));
   }
   sort();
+  if (scope.scope == policies::Scope::kPods) promote_spares(losses);
   tell(EventType::kWarning, "Restarting",
        "generation " + std::to_string(next_.membership.generation) + ", " + cause.reason + ": " +
            sentence_of(cause));
+  if (backing != policies::MemoryBacking::kNoMemory) tell_of_lost_memory(scope, backing);
+}
+
+/// Pods that could go on are replaced all the same, and nothing else has the states in their
+/// memory.
+void Planner::tell_of_lost_memory(const policies::RestartScope& scope,
+                                  policies::MemoryBacking backing) {
+  const std::string resumes = next_.checkpoint ? "ranks resume from the checkpoint of step " +
+                                                     std::to_string(next_.checkpoint->last_step)
+                                               : "the job begins anew, as it has no checkpoint yet";
+  if (scope.scope == policies::Scope::kAll) {
+    tell(EventType::kWarning, "MemoryLost",
+         "all pods are replaced, and the states in their memory go with them: " + resumes);
+    return;
+  }
+  if (backing == policies::MemoryBacking::kCopies) return;
+  const bool may_have_copies = spec_.num_nodes > 1 && spec_.checkpoint_policy.memory_replicas == 0;
+  const std::string advice =
+      may_have_copies ? "; checkpointPolicy.memoryReplicas: 1 keeps copies on the next node" : "";
+  for (const Loss* loss : scope.replaced) {
+    if (!loss->pod_goes_on) continue;
+    tell(EventType::kWarning, "MemoryLost",
+         "pod " + loss->pod_name +
+             " is replaced, and the states in its memory go with it: " + resumes + advice);
+  }
+}
+
+/// There are no other nodes where all is one machine.
+void Planner::avoid_nodes(const std::vector<Loss>& losses) {
+  if (observed_.facts.same_machine) return;
+  for (const std::string& node : policies::avoid_nodes(next_, losses, now_)) {
+    tell(EventType::kWarning, api::reason::kFaultyNodeRemoved,
+         "node " + node + " is at fault: new pods go to other nodes for a time, where they can");
+  }
 }
 
 /// Ends the generation's attempt. Where single pods are replaced, every lost one is named.

@@ -17,8 +17,9 @@
 #include "control/policies/scope.h"
 #include "control/status_edit.h"
 
-/// The inside of plan(): one look at one job. The life of the job is in plan.cc, the judgement of a
-/// running generation in plan_generation.cc.
+/// The inside of plan(): one look at one job. The life of the job is in plan.cc, the decisions
+/// about a running generation in plan_generation.cc, its losses in plan_losses.cc, its spares in
+/// plan_spares.cc.
 namespace trainyard::control {
 
 /// Works on a copy of the status (`next_`); what it decides is carried by the Plan. Used once.
@@ -44,6 +45,8 @@ class Planner {
   void plan_next_life();
   bool end_if_over();
   bool is_stopping() const;
+  bool stopped_early() const;
+  std::string early_stop_text() const;
   void fail(std::string_view reason, const std::string& message);
   bool is_refused() const;
   void accept(const policies::Gang* gang);
@@ -65,26 +68,45 @@ class Planner {
   bool is_edited() const;
   bool any_succeeded() const;
   void create_missing(const policies::Gang& gang);
+  /// A new pod with what no index and no spec says: the configuration, nodes to keep away from.
+  PodSpec as_of_now(PodSpec pod) const;
 
-  std::vector<policies::Loss> find_losses(const policies::Gang& gang);
-  std::optional<Duration> time_to_save(const ObservedPod& pod,
-                                       const policies::MembersByPod& told) const;
-  void add_failed_ranks(const policies::MembersByPod& told,
-                        std::vector<policies::Loss>& losses) const;
-  policies::Loss judge_missing(int index, const ObservedPod* last) const;
   /// When the ranks of this generation could start: its gang was placed, and the back-off was over;
   /// nullopt: not placed yet.
   std::optional<Time> scheduled_at() const;
-  void add_silent(std::vector<policies::Loss>& losses);
-  bool may_wait_for_root_cause(const std::vector<policies::Loss>& losses);
   void restart(const policies::Loss& cause, const std::vector<policies::Loss>& losses);
+  void avoid_nodes(const std::vector<policies::Loss>& losses);
+  void tell_of_lost_memory(const policies::RestartScope& scope, policies::MemoryBacking backing);
   void end_attempts(const policies::Loss& cause, const policies::RestartScope& scope);
   policies::Loss stalled_loss(const policies::Stall& stall) const;
   bool agents_stay(const std::vector<policies::Loss>& losses) const;
   bool keeps_pods() const;
   bool ranks_run() const;
-  bool ended_too_early(const ObservedPod& pod) const;
+  bool was_running() const;
   void resize(int64_t target, std::string_view reason, bool requested);
+
+  // What the generation has lost (plan_losses.cc).
+  std::vector<policies::Loss> find_losses(const policies::Gang& gang);
+  std::optional<Duration> time_to_save(const ObservedPod& pod,
+                                       const policies::MembersByPod& told) const;
+  void add_failed_ranks(const policies::MembersByPod& told,
+                        std::vector<policies::Loss>& losses) const;
+  bool ended_too_early(const ObservedPod& pod) const;
+  policies::Loss judge_missing(int index, const ObservedPod* last) const;
+  void add_silent(std::vector<policies::Loss>& losses);
+  bool may_wait_for_root_cause(const std::vector<policies::Loss>& losses);
+  bool more_nodes_may_be_lost(const std::vector<policies::Loss>& losses) const;
+
+  // Spares (plan_spares.cc).
+  void promote_spares(const std::vector<policies::Loss>& losses);
+  bool may_be_promoted(const ObservedPod& spare) const;
+  std::vector<api::Promotion> promotions_that_last(const policies::RestartScope& scope) const;
+  void keep_spares();
+  void drop_lost_spares();
+  void park_new_spares();
+  void create_parked();
+  void give_up_spares();
+  bool spares_are_exhausted();
 
   policies::Gang look_at_gang() const {
     return policies::look_at_gang(sets_.members, next_.nodes.target, sets_.completed);
@@ -124,6 +146,7 @@ class Planner {
   bool ahead_ = false;     ///< next_ holds a decision: it is written before it is carried out
   std::optional<goodput::Close> close_;  ///< of the generation that was observed
   bool truce_ = false;                   ///< too many streams went silent at once to blame a member
+  bool waits_ = false;                   ///< members that are lost wait for others that may be
   Plan plan_;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/api/job_size.h"
 #include "common/layout/mesh.h"
 #include "common/text/readable.h"
 #include "common/text/rfc3339.h"
@@ -62,13 +63,21 @@ std::string count_of(int64_t some, int64_t all, std::string_view what) {
   return std::to_string(some) + " of " + std::to_string(all) + " " + std::string(what);
 }
 
-void describe_size(api::TrainingJobStatus& status, const api::TrainingJobSpec& spec, Time now) {
+void describe_size(api::TrainingJobStatus& status, const api::TrainingJobSpec& spec,
+                   bool spares_exhausted, Time now) {
   const int64_t target = status.nodes.target;
   const int64_t wanted = policies::nodes_at_start(spec);
   if (target < wanted) {
     set_condition(status,
                   {ConditionType::kDegraded, ConditionStatus::kTrue, api::reason::kBelowNumNodes,
                    count_of(target, wanted, "nodes")},
+                  now);
+  } else if (spares_exhausted) {
+    // The message may be that of the cluster, which takes none.
+    if (lacks_spares(status)) return;
+    set_condition(status,
+                  {ConditionType::kDegraded, ConditionStatus::kTrue, api::reason::kSparesExhausted,
+                   "no spare pod stands ready: a lost pod is replaced by a new one"},
                   now);
   } else if (wanted < spec.num_nodes || find_condition(status, ConditionType::kDegraded)) {
     set_condition(
@@ -89,9 +98,9 @@ bool is_newer(const CheckpointFact& told, const api::TrainingJobStatus& status) 
          status.checkpoint->last_time && *status.checkpoint->last_time < *open->start_time;
 }
 
-/// Empty where it is not known: of a program of the user's own, and of ranks that nodes count.
+/// Empty of a program of the user's own.
 std::string layout_of(const api::TrainingJobSpec& spec, int64_t world) {
-  if (!spec.engine || world == 0) return "";
+  if (!spec.engine) return "";
   const api::ParallelismSpec& parallelism = spec.engine->parallelism;
   const auto mesh = layout::mesh_of(parallelism, static_cast<int>(world));
   return mesh ? layout::describe(parallelism, *mesh) : "";
@@ -123,11 +132,13 @@ void open_generation(api::TrainingJobStatus& status, const api::ObjectMeta& meta
   status.membership = {.generation = generation,
                        .reserved_up_to = generation,
                        .pods_since = generation,
-                       .world_size = target * spec.num_proc_per_node,
-                       .layout = layout_of(spec, target * spec.num_proc_per_node),
+                       .world_size = target * api::ranks_per_node(spec),
+                       .layout = layout_of(spec, target * api::ranks_per_node(spec)),
                        .master = metadata.name + "-0",
                        .configuration = configuration_of(spec)};
   status.completed_indexes.clear();
+  // They are made from what the pods of the generation before were made from.
+  if (status.spares) status.spares->parked.clear();
   api::Attempt attempt;
   attempt.generation = generation;
   attempt.start_time = now;
@@ -215,8 +226,13 @@ void count_pods(api::TrainingJobStatus& status, const api::ObjectMeta& metadata,
       ++nodes.failed;
     }
   }
+  nodes.spare = std::count_if(sets.parked.begin(), sets.parked.end(),
+                              [](const auto* pod) { return pod->ready && !pod->terminating; });
   status.nodes = nodes;
   status.roles = {{kTrainerRole, nodes.target, nodes.ready}};
+  if (status.spares && !status.spares->parked.empty()) {
+    status.roles.push_back({kSpareRole, std::ssize(status.spares->parked), nodes.spare});
+  }
   status.selector = "trainyard.dev/job-uid=" + metadata.uid + ",trainyard.dev/member=true";
 }
 
@@ -231,7 +247,7 @@ std::optional<BackOff> back_off_of(const api::TrainingJobStatus& status,
 }
 
 void describe_generation(api::TrainingJobStatus& status, const api::TrainingJobSpec& spec,
-                         const policies::Gang& gang, bool ranks_run, Time now) {
+                         const policies::Gang& gang, const GenerationLook& look, Time now) {
   const int64_t target = status.nodes.target;
   if (gang.placed) {
     set_condition(
@@ -251,7 +267,7 @@ void describe_generation(api::TrainingJobStatus& status, const api::TrainingJobS
                   now);
   }
   const bool running =
-      ranks_run && status.nodes.ready + status.nodes.succeeded >= target && target > 0;
+      look.ranks_run && status.nodes.ready + status.nodes.succeeded >= target && target > 0;
   if (running) {
     // Nodes that end one after the other are no reason to write the status each time.
     const std::string which =
@@ -271,7 +287,7 @@ void describe_generation(api::TrainingJobStatus& status, const api::TrainingJobS
     end_condition(status, ConditionType::kRunning, api::reason::kBelowMinNodes,
                   "fewer than " + std::to_string(target) + " nodes are ready", now);
   }
-  describe_size(status, spec, now);
+  describe_size(status, spec, look.spares_exhausted, now);
 }
 
 std::optional<Duration> describe_checkpoint_age(api::TrainingJobStatus& status,

@@ -57,10 +57,15 @@ struct BackOff {
 std::optional<BackOff> back_off_of(const api::TrainingJobStatus& status,
                                    const api::TrainingJobSpec& spec);
 
+/// What else a look has shown of a generation.
+struct GenerationLook {
+  bool ranks_run = true;          ///< pods that are ready are running
+  bool spares_exhausted = false;  ///< no spare stands ready, and none is about to
+};
+
 /// Conditions Scheduled, Running, Restarting, Resizing and Degraded of a generation that is to run.
-/// `ranks_run`: pods that are ready are running.
 void describe_generation(api::TrainingJobStatus& status, const api::TrainingJobSpec& spec,
-                         const policies::Gang& gang, bool ranks_run, Time now);
+                         const policies::Gang& gang, const GenerationLook& look, Time now);
 
 /// Condition CheckpointStale; returns when it has to be looked at again.
 std::optional<Duration> describe_checkpoint_age(api::TrainingJobStatus& status,

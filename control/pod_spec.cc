@@ -27,25 +27,36 @@ bool agents_stay(const api::TrainingJobSpec& spec) {
   const StallAction on_stall = spec.progress_policy.on_stall;
   return spec.agent != api::AgentMode::kNone &&
          (spec.failure_policy.restart_strategy != api::RestartStrategy::kRecreateAll ||
-          on_stall == StallAction::kRestartProcess || on_stall == StallAction::kReplacePod);
+          on_stall == StallAction::kRestartProcess || on_stall == StallAction::kReplacePod ||
+          on_stall == StallAction::kReplaceNode);
+}
+
+std::string hashed_name(const std::string& job_name, const std::string& place,
+                        const std::string& identity) {
+  const Hash128 digest = xxh3_128(std::as_bytes(std::span(identity)));
+  uint64_t value = 0;
+  for (int i = 0; i < 8; ++i)
+    value = value << 8 | digest[static_cast<size_t>(i)];
+  std::string name = job_name + "-" + place + "-";
+  for (int i = 0; i < kHashLetters; ++i) {
+    name.push_back(kAlphabet[value % kAlphabet.size()]);
+    value /= kAlphabet.size();
+  }
+  return name;
 }
 
 }  // namespace
 
 std::string pod_name(const std::string& job_name, const std::string& job_uid, int node_index,
                      int64_t created_generation) {
-  const std::string identity =
-      job_uid + "/" + std::to_string(node_index) + "/" + std::to_string(created_generation);
-  const Hash128 digest = xxh3_128(std::as_bytes(std::span(identity)));
-  uint64_t value = 0;
-  for (int i = 0; i < 8; ++i)
-    value = value << 8 | digest[static_cast<size_t>(i)];
-  std::string name = job_name + "-" + std::to_string(node_index) + "-";
-  for (int i = 0; i < kHashLetters; ++i) {
-    name.push_back(kAlphabet[value % kAlphabet.size()]);
-    value /= kAlphabet.size();
-  }
-  return name;
+  const std::string place = std::to_string(node_index);
+  return hashed_name(job_name, place,
+                     job_uid + "/" + place + "/" + std::to_string(created_generation));
+}
+
+std::string spare_name(const std::string& job_name, const std::string& job_uid, int64_t number) {
+  const std::string place = "s" + std::to_string(number);
+  return hashed_name(job_name, place, job_uid + "/" + place);
 }
 
 std::string configuration_of(const api::TrainingJobSpec& spec) {
@@ -96,9 +107,7 @@ PodSpec make_pod_spec(const api::ObjectMeta& metadata, const api::TrainingJobSpe
       {kEnvPodName, pod.name},
       {kEnvNumNodes, std::to_string(num_nodes)},
       {kEnvNodeRank, std::to_string(node_index)},
-      {kEnvNumProcPerNode, spec.num_proc_per_node == api::kAutoProcPerNode
-                               ? "auto"
-                               : std::to_string(spec.num_proc_per_node)},
+      {kEnvNumProcPerNode, std::to_string(api::ranks_per_node(spec))},
   };
   if (spec.engine) {
     const api::ProgressPolicy& policy = spec.progress_policy;
@@ -106,7 +115,22 @@ PodSpec make_pod_spec(const api::ObjectMeta& metadata, const api::TrainingJobSpe
     pod.environment.emplace(contract::kEnvPeerTimeout, std::to_string(timeout.count()));
   }
   if (agents_stay(spec)) pod.environment.emplace(kEnvStays, "1");
+  const bool in_place = spec.failure_policy.restart_strategy == api::RestartStrategy::kInPlace;
+  if (agents_stay(spec) && in_place && spec.engine) pod.environment.emplace(kEnvKeepsStates, "1");
   if (spec.pod_template) pod.template_json = spec.pod_template->json;
+  return pod;
+}
+
+PodSpec make_spare_spec(const api::ObjectMeta& metadata, const api::TrainingJobSpec& spec,
+                        int64_t number, int64_t generation, int64_t num_nodes) {
+  // What it is told by its environment is of no index that a member has.
+  PodSpec pod = make_pod_spec(metadata, spec, static_cast<int>(num_nodes), generation, num_nodes);
+  pod.name = spare_name(metadata.name, metadata.uid, number);
+  pod.environment[kEnvPodName] = pod.name;
+  pod.node_index = -1;
+  pod.spare = number;
+  pod.role = kSpareRole;
+  pod.member = false;
   return pod;
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/api/job_size.h"
 #include "control/apply.h"
 #include "control/membership.h"
 #include "control/plan.h"
@@ -28,6 +29,12 @@ constexpr Duration kAtOnce{1};
 Error about_a_part(Error error) {
   if (error.code == ErrorCode::kNotFound) error.code = ErrorCode::kConflict;
   return error;
+}
+
+/// Until when agents of the coordinator before may be about to come back.
+Time reconnects_until(const StreamFacts& facts) {
+  const Duration limit = facts.same_machine ? kLocalReconnectTime : kReconnectTime;
+  return facts.listens_since + limit;
 }
 
 bool any_left(const Observed& observed) {
@@ -172,10 +179,11 @@ Result<Reconciled> Reconciler::reconcile_unguarded(const JobKey& key) {
         std::min<Duration>(reconciled.requeue_after.value_or(Duration::max()), wait);
   };
   if (refusal) look_in(refusal->passing ? kPassingPause : kRefusalPause);
+  if (applied.spare_refusal) look_in(kRefusalPause);
   if (applied.unfinished) look_in(kAtOnce);
   if (const auto unseen = options_.cluster->look_again_in(observed.metadata.uid)) look_in(*unseen);
   reconciled.status = std::move(applied.status);
-  const bool left = any_left(observed) || !planned.create.empty();
+  const bool left = any_left(observed) || !planned.create.empty() || !planned.create_spares.empty();
   reconciled.finished = !left && (is_true(reconciled.status, api::ConditionType::kComplete) ||
                                   is_true(reconciled.status, api::ConditionType::kFailed));
   reconciled.stopped = !left && is_true(reconciled.status, api::ConditionType::kSuspended);
@@ -187,8 +195,11 @@ Result<Reconciled> Reconciler::reconcile_unguarded(const JobKey& key) {
 /// and a status that is written over it is refused where it was old all the same.
 std::optional<int64_t> Reconciler::lost_generation(const Observed& observed, Memory& memory) const {
   int64_t last = memory.generation;
-  for (const ObservedPod& pod : observed.pods)
-    last = std::max(last, pod.created_generation);
+  for (const ObservedPod& pod : observed.pods) {
+    if (!pod.spare) last = std::max(last, pod.created_generation);
+  }
+  // Pods that restarts have kept are older than the ranks in them.
+  last = std::max(last, observed.facts.newest_generation);
   const std::string& version = observed.metadata.resource_version;
   const MonoTime now = options_.clock->mono();
   if (last <= observed.status.membership.generation) {
@@ -199,7 +210,8 @@ std::optional<int64_t> Reconciler::lost_generation(const Observed& observed, Mem
     memory.behind = version;
     memory.behind_since = now;
   }
-  if (now - *memory.behind_since < kOldViewsPass) return std::nullopt;
+  const bool heard_all = options_.clock->now() >= reconnects_until(observed.facts);
+  if (now - *memory.behind_since < kOldViewsPass || !heard_all) return std::nullopt;
   return last;
 }
 
@@ -247,7 +259,9 @@ Status Reconciler::try_growth(Observed& observed, Plan& planned, Time now) {
 /// not written itself is compared with the world first, by a write that changes nothing. A process
 /// that has just become the leader, or that stood still, may look at one that is over.
 Status Reconciler::confirm(Observed& observed, const Plan& planned, Memory& memory) {
-  const bool acts = !planned.condemn.empty() || !planned.create.empty() || planned.delete_job;
+  const bool acts = !planned.condemn.empty() || !planned.create.empty() ||
+                    !planned.promote.empty() || !planned.create_spares.empty() ||
+                    planned.delete_job;
   std::string& version = observed.metadata.resource_version;
   if (!acts || planned.intent || version == memory.version) return {};
   TRAINYARD_ASSIGN(version, options_.cluster->put_status(observed.key, observed.metadata.uid,
@@ -272,7 +286,7 @@ void Reconciler::tell_membership(const Observed& observed, const api::TrainingJo
   if (order.generation > 1) order.previous_generation = order.generation - 1;
   if (status.checkpoint) order.committed_step = status.checkpoint->last_step;
   order.num_nodes = status.nodes.target;
-  order.num_proc_per_node = observed.spec.num_proc_per_node;
+  order.num_proc_per_node = api::ranks_per_node(observed.spec);
   const api::Condition* suspended = find_condition(status, api::ConditionType::kSuspended);
   order.stopping = is_true(status, api::ConditionType::kFailureTarget) ||
                    is_true(status, api::ConditionType::kSuccessCriteriaMet) ||
@@ -295,6 +309,9 @@ void Reconciler::tell_membership(const Observed& observed, const api::TrainingJo
     if (is_alive(*pod) && !pod->terminating) {
       order.members.push_back({pod->name, pod->uid, pod->node_index});
     }
+  }
+  for (const ObservedPod* pod : sets.parked) {
+    if (is_alive(*pod) && !pod->terminating) order.spares.push_back(pod->uid);
   }
   for (const ObservedPod* pod : sets.condemned) {
     if (order.yields_until && is_alive(*pod)) order.yielding_pods.push_back(pod->uid);

@@ -96,6 +96,12 @@ bool is_true(const api::TrainingJobStatus& status, ConditionType type) {
   return condition != nullptr && condition->status == ConditionStatus::kTrue;
 }
 
+bool lacks_spares(const api::TrainingJobStatus& status) {
+  const api::Condition* degraded = find_condition(status, ConditionType::kDegraded);
+  return degraded != nullptr && degraded->status == ConditionStatus::kTrue &&
+         degraded->reason == api::reason::kSparesExhausted;
+}
+
 void set_condition(api::TrainingJobStatus& status, const ConditionEdit& edit, Time now) {
   if (is_terminal(edit.type) && is_true(status, edit.type)) return;
   const std::string message = bounded_text(edit.message, api::kMaxConditionMessage);

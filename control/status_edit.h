@@ -24,6 +24,9 @@ const api::Condition* find_condition(const api::TrainingJobStatus& status, api::
 
 bool is_true(const api::TrainingJobStatus& status, api::ConditionType type);
 
+/// Whether it says that no spare stands ready.
+bool lacks_spares(const api::TrainingJobStatus& status);
+
 /// What set_condition writes.
 struct ConditionEdit {
   api::ConditionType type;

@@ -4,7 +4,7 @@
     tools/test_summary.py [--skips FILE] PRESET=DIR [PRESET=DIR ...]
 
 DIR holds ctest's junit.xml and, under gtest/, the XML file of every GoogleTest binary; or the folders beside/,
-timing/ and again/ of tools/run_ctest, which hold the same each. A binary that wrote its cases is counted by cases.
+computing/, timing/ and again/ of tools/run_ctest, which hold the same each. A binary that wrote its cases is counted by cases.
 A script, or a binary that crashed before its end, is counted as one. Failures and skips are printed by name,
 failures with the first lines of what was expected, or the last lines of a program that crashed or ran out of time.
 A program that failed and passed in again/ is flaky: it counts as passed and is printed by name. More than five flaky
@@ -98,7 +98,7 @@ def has_failed(outcomes) -> bool:
 
 
 def runs_of(folder: pathlib.Path):
-    return [folder / name for name in ("beside", "timing") if (folder / name / "junit.xml").is_file()] or [folder]
+    return [folder / name for name in ("beside", "computing", "timing") if (folder / name / "junit.xml").is_file()] or [folder]
 
 
 def sanitizer_reports(folder: pathlib.Path) -> dict:
@@ -159,7 +159,7 @@ def main(arguments: list) -> int:
     for argument in arguments:
         preset, _, folder = argument.partition("=")
         folder = pathlib.Path(folder)
-        if not (folder / "junit.xml").is_file() and not (folder / "beside" / "junit.xml").is_file():
+        if not any((folder / run / "junit.xml").is_file() for run in ("", "beside", "computing")):
             total["failed"] += 1
             failed.append(f"{preset}: no report in {folder}: the tests did not run to their end")
             continue

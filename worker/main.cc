@@ -5,6 +5,9 @@
 #include "common/io/last_words.h"
 #include "common/io/open_files.h"
 #include "common/log/log.h"
+#if defined(TRAINYARD_WORKER_WITH_CUDA)
+#include "worker/comm/nccl_transport.h"
+#endif
 #include "worker/rank/rank.h"
 
 namespace {
@@ -19,6 +22,18 @@ What it works on it is told by its environment, which the agent sets. What it sa
 error, a JSON object a line. Exit codes: 0 done, 64 a bad setting, 65 bad data, 75 to be tried
 again, 143 stopped with a checkpoint.
 )";
+
+/// What the program has for GPUs.
+const trainyard::engine::CudaSupport* cuda() {
+#if defined(TRAINYARD_WORKER_WITH_CUDA)
+  static const trainyard::engine::CudaSupport support = {trainyard::engine::find_cuda_device,
+                                                         trainyard::engine::make_cuda_device,
+                                                         trainyard::comm::make_nccl_transport};
+  return &support;
+#else
+  return nullptr;
+#endif
+}
 
 }  // namespace
 
@@ -40,5 +55,5 @@ int main(int argc, char** argv) {
   // It has connections to every other rank, up to four each.
   trainyard::raise_open_file_limit();
   const auto log = trainyard::Logger::to_stderr(trainyard::LogLevel::kInfo);
-  return trainyard::engine::run_rank(*log);
+  return trainyard::engine::run_rank(*log, cuda());
 }

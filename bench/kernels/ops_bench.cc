@@ -81,25 +81,25 @@ class Bench {
     report(("attention forward " + name).c_str(), 2 * unit, "GF/s (causal)", [&] {
       kernels_->attention_forward({.rows = all,
                                    .heads = heads,
+                                   .kv_heads = heads,
                                    .head_dim = head_dim,
                                    .dropout = key,
-                                   .type = type,
-                                   .qkv = in,
-                                   .out = out.data(),
+                                   .qkv = {in, type},
+                                   .out = {out.data(), type},
                                    .lse = lse.data(),
                                    .overflow = &overflow});
     });
     report(("attention backward " + name).c_str(), 4 * unit, "GF/s (causal)", [&] {
       kernels_->attention_backward({.rows = all,
                                     .heads = heads,
+                                    .kv_heads = heads,
                                     .head_dim = head_dim,
                                     .dropout = key,
-                                    .type = type,
-                                    .qkv = in,
-                                    .out = out.data(),
+                                    .qkv = {in, type},
+                                    .out = {out.data(), type},
                                     .lse = lse.data(),
                                     .d_out = d_out.data(),
-                                    .d_qkv = d_qkv.data(),
+                                    .d_qkv = {d_qkv.data(), type},
                                     .overflow = &overflow});
     });
   }
@@ -204,16 +204,17 @@ class Bench {
     std::vector<float> m = p;
     std::vector<float> v(kCount, 0.1F);
     const std::vector<int64_t> sums(kCount, 12345);
-    const kernels::ExactGradient gradient{sums.data(), 1e-12};
+    const kernels::StepGradient gradient{sums.data(), 1e-12};
     std::vector<int64_t> limbs(kernels::kSquareLimbs);
     const kernels::OptimizerScalars scalars{1, 1, 1e-4F, 1, 1, 0};
+    const kernels::AdamW update{.count = kCount,
+                                .gradient = gradient,
+                                .parameter = p.data(),
+                                .m = m.data(),
+                                .v = v.data(),
+                                .scalars = &scalars};
     report("adamw (32 bytes an element)", 32.0 * kCount, "GB/s", [&] {
-      kernels_->adamw({.count = kCount,
-                       .gradient = gradient,
-                       .parameter = p.data(),
-                       .m = m.data(),
-                       .v = v.data(),
-                       .scalars = &scalars});
+      kernels_->adamw({&update, 1});
     });
     report("sum of squares (8 bytes)", 8.0 * kCount, "GB/s", [&] {
       kernels_->sum_of_squares({.count = kCount, .gradient = gradient, .limbs = limbs.data()});

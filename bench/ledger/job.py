@@ -70,3 +70,8 @@ def train(work: pathlib.Path, job: dict, *options: str) -> dict:
             out.seek(0)
             raise RuntimeError(f"the run ended with {process.returncode}:\n{out.read()[-2000:]}")
     return newest
+
+
+def summary(work: pathlib.Path) -> dict:
+    """What train() came to: the last line of its output."""
+    return json.loads((work / "out.txt").read_text(encoding="utf-8").splitlines()[-1])

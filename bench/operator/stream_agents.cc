@@ -122,7 +122,6 @@ class Agent {
     hello.set_agent_version("bench");
     hello.set_agent_pid(1);
     hello.set_host_id("host-" + std::to_string(pod_.index));
-    hello.set_devices(1);
     hello.set_ranks_started(started_);
     hello.set_table_delivered(table_);
     say(std::move(message));

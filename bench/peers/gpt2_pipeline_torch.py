@@ -17,7 +17,7 @@ import resource
 import time
 
 import torch
-from gpt2_torch import Layer
+from gpt2_torch import Layer, windows_of
 from torch import distributed, nn
 from torch.distributed import pipelining
 from torch.distributed.pipelining import schedules
@@ -97,10 +97,7 @@ def main():
         modules[count - 1].token = modules[0].token
     parameters = list({id(p): p for module in modules.values() for p in module.parameters()}.values())
     optimizer = torch.optim.AdamW(parameters, lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
-    window = options.tokens + 1
-    with open(options.text, "rb") as file:
-        text = torch.frombuffer(bytearray(file.read(window * options.sequences * 64)), dtype=torch.uint8).long()
-    windows = text[: text.numel() // window * window].view(-1, window)
+    windows = windows_of(options, options.sequences)
 
     seconds, processor, loss = [], [], None
     for step in range(options.warm + options.steps):

@@ -72,17 +72,23 @@ class Gpt2(nn.Module):
         return F.cross_entropy(logits_BTV.flatten(0, 1).float(), targets_BT.flatten())
 
 
-def parse():
-    parser = argparse.ArgumentParser(description="GPT-2 in PyTorch on the CPU.")
-    numbers = {"layers": 12, "hidden": 768, "heads": 12, "vocab": 50257, "sequences": 4, "tokens": 256, "steps": 4,
-               "warm": 1}
-    for name, default in numbers.items():
+def parse(numbers):
+    parser = argparse.ArgumentParser(description="A decoder in PyTorch on the CPU.")
+    for name, default in (numbers | {"sequences": 4, "tokens": 256, "steps": 4, "warm": 1}).items():
         parser.add_argument("--" + name, type=int, default=default)
     for name in ("bf16", "compile"):
         parser.add_argument("--" + name, action="store_true")
     parser.add_argument("--parallel", choices=("ddp", "zero1", "fsdp2"))
     parser.add_argument("--text", required=True)
     return parser.parse_args()
+
+
+def windows_of(options, sequences):
+    """Text for 64 steps of so many sequences: int64 [windows, tokens + 1]."""
+    window = options.tokens + 1
+    with open(options.text, "rb") as file:
+        text = torch.frombuffer(bytearray(file.read(window * sequences * 64)), dtype=torch.uint8).long()
+    return text[: text.numel() // window * window].view(-1, window)
 
 
 def distribute(model, parallel):
@@ -105,22 +111,20 @@ def optimizer_of(model, parallel):
     return torch.optim.AdamW(model.parameters(), **how)
 
 
-def main():
-    options = parse()
+def main(make_model, numbers):
+    """Trains `make_model(options)`; `numbers`: the model's sizes that are options, with their defaults."""
+    options = parse(numbers)
     torch.manual_seed(1)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", os.cpu_count())))
     rank, ranks = 0, 1
     if options.parallel:
         torch.distributed.init_process_group("gloo")
         rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    model = Gpt2(options)
+    model = make_model(options)
     trained = distribute(model, options.parallel)
     forward = torch.compile(trained) if options.compile else trained
     optimizer = optimizer_of(model, options.parallel)
-    window = options.tokens + 1
-    with open(options.text, "rb") as file:
-        text = torch.frombuffer(bytearray(file.read(window * options.sequences * ranks * 64)), dtype=torch.uint8).long()
-    windows = text[: text.numel() // window * window].view(-1, window)
+    windows = windows_of(options, options.sequences * ranks)
 
     seconds, processor, first_step_end, loss = [], [], None, None
     for step in range(options.warm + options.steps):
@@ -151,4 +155,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(Gpt2, {"layers": 12, "hidden": 768, "heads": 12, "vocab": 50257})

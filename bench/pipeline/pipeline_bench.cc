@@ -62,14 +62,14 @@ double seconds_of(const Case& one, const Instruction& instruction) {
 class Pacer {
  public:
   Pacer(const Case& one, engine::Engine& engine) {
-    engine.set_instruction_hook([this, one](int, const Instruction& instruction, int64_t) {
+    engine.observer().on_instruction = [this, one](int, const Instruction& instruction, int64_t) {
       std::this_thread::sleep_until(end_of_pass());
       begin_ = Clock::now();
       lasts_ = std::chrono::duration<double>(seconds_of(one, instruction));
-    });
-    engine.set_wait_hook([this](bool waits) {
+    };
+    engine.observer().on_wait = [this](bool waits) {
       if (!waits) begin_ = Clock::now();
-    });
+    };
   }
 
  private:
@@ -130,7 +130,7 @@ Status train(const Case& one, const comm::Options& options,
   TRAINYARD_ASSIGN(
       const auto engine,
       engine::Engine::create({.spec = spec, .device = device.get(), .groups = &groups}));
-  engine->initialize();
+  TRAINYARD_TRY(engine->initialize());
   if (options.rank == 0) simulated = simulated_seconds(one, *engine, engine->states().layout());
   const std::vector<int32_t> stream = matrix::make_token_stream(1000, spec.model.vocab, 1);
   matrix::StreamBatches batches(stream, spec, 1, 0);

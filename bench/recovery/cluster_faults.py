@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """How long a job on real nodes takes from a fault to its next step.
 
-    bench/recovery/cluster_faults.py [--bin DIR] [--kills N] [--losses N] [--folder DIR] [--out FILE]
+    bench/recovery/cluster_faults.py [--bin DIR] [--kills N] [--losses N] [--ranks N] [--strategy NAME] [--within P50,P99] [--folder DIR] [--out FILE]
 
 Starts the cluster of the tests (tests/cluster/cluster: one control plane, two workers, nodes lost after 10 s without a
-heartbeat) and trains one small job on both workers, one rank each, with checkpoints on a volume that they share.
-Then, one after the other, ranks get SIGKILL in their pods (--kills), and workers lose their power (--losses, each with a
+heartbeat) and trains one small job on both workers, --ranks of them on each, with checkpoints on a volume that they share.
+Its settings are the defaults, but for budgets that the faults do not use up and windows so short that no fault is the third of
+a pod, which would replace it. Then, one after the other, ranks get SIGKILL in their pods (--kills), and workers lose their power (--losses, each with a
 job of its own, whose pods leave a lost node at once). Columns are seconds since the fault, by this machine's clock, which the
 nodes share:
 
@@ -17,7 +18,8 @@ nodes share:
     first step  all of them have done one
 
 The last three are read from the ranks' progress pages through /proc every few milliseconds. Needs root, or at least the right to
-read the ranks' /proc. Prints Markdown; --out has every fault as JSON.
+read the ranks' /proc. Prints Markdown; --out has every fault as JSON. Exit status: 1 where --within is missed by the kills, or
+where a pod or container is another one after kills in place.
 """
 
 import argparse
@@ -37,6 +39,7 @@ sys.path.insert(0, str(ROOT / "bench" / "goodput"))
 from poisson_kills import Page, quantile  # noqa: E402  pylint: disable=wrong-import-position
 
 NAMESPACE, JOB, NODES = "recovery", "train", 2
+HISTOGRAM_SECONDS = 0.1
 STAGES = ("detect", "decide", "pods ready", "ranks", "restored", "first step")
 POLL_SECONDS = 0.005
 SCAN_SECONDS = 0.05
@@ -134,21 +137,21 @@ class Watch:
         self.process.wait()
 
 
-def manifest():
+def manifest(ranks, strategy):
     tolerations = [{"key": f"node.kubernetes.io/{taint}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 0}
                    for taint in ("unreachable", "not-ready")]
     spread = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
               "labelSelector": {"matchLabels": {"trainyard.dev/job-name": JOB}}}
     container = {"name": "trainer", "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"cpu": "500m"}},
                  "volumeMounts": [{"name": "data", "mountPath": "/data", "subPath": "data", "readOnly": True}]}
-    budgets = [{"class": name, "maxRestarts": 1000, "windowSeconds": 60} for name in ("Application", "Infrastructure", "Preemption", "Hang")]
+    budgets = [{"class": name, "maxRestarts": 1000, "windowSeconds": 1} for name in ("Application", "Infrastructure", "Preemption", "Hang")]
     return {"apiVersion": "trainyard.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": JOB, "namespace": NAMESPACE}, "spec": {
-        "numNodes": NODES, "numProcPerNode": 1,
+        "numNodes": NODES, "numProcPerNode": ranks,
         "engine": {"model": {"family": "GPT2", "layers": 2, "hidden": 64, "heads": 2, "vocab": 257, "maxPositions": 64},
                    "data": {"tokens": ["/data/train"], "sequenceLength": 64}, "batch": {"globalSequences": 8, "microSequences": 4},
                    "runtime": {"threads": 1}, "steps": 100_000_000},
         "checkpointPolicy": {"storage": {"persistentVolumeClaim": {"claimName": "ckpt"}}, "everySteps": 50},
-        "failurePolicy": {"backoff": {"initialSeconds": 0, "maxSeconds": 1}, "budgets": budgets},
+        "failurePolicy": {"restartStrategy": strategy, "budgets": budgets},
         "template": {"spec": {"containers": [container], "tolerations": tolerations, "topologySpreadConstraints": [spread],
                               "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "ckpt"}}]}}}}
 
@@ -156,12 +159,12 @@ def manifest():
 class Training:
     """One job, from its first checkpoint on."""
 
-    def __init__(self, cluster, claim):
-        self.cluster = cluster
+    def __init__(self, cluster, claim, ranks, strategy):
+        self.cluster, self.world = cluster, NODES * ranks
         cluster.kubectl("delete", "tj", JOB, "--namespace", NAMESPACE, "--ignore-not-found", "--wait")
         wait_for("the pods before to be gone", lambda: not cluster.kubectl("get", "pods", "--namespace", NAMESPACE, "--output", "name").strip())
         subprocess.run(["rm", "-rf", claim / JOB], check=True)
-        cluster.kubectl("apply", "--filename", "-", text=json.dumps(manifest()))
+        cluster.kubectl("apply", "--filename", "-", text=json.dumps(manifest(ranks, strategy)))
         self.uid = json.loads(cluster.kubectl("get", "tj", JOB, "--namespace", NAMESPACE, "--output", "json"))["metadata"]["uid"]
         self.watch = Watch(cluster)
         self.ranks = self.trained(1, time.time(), {})
@@ -173,9 +176,9 @@ class Training:
             now = time.time()
             if now > deadline:
                 raise SystemExit(f"no step of generation {generation} within {LIMIT_SECONDS} s: {self.watch.status()}")
-            if len(ranks) < NODES and now - scanned > SCAN_SECONDS:
+            if len(ranks) < self.world and now - scanned > SCAN_SECONDS:
                 ranks, scanned = ranks_of(self.uid, generation), now
-            if len(ranks) == NODES:
+            if len(ranks) == self.world:
                 times.setdefault("ranks", now - since)
                 restored = [rank.page.restored_step() for rank in ranks]
                 if min(restored) >= 0:
@@ -221,10 +224,16 @@ def kills(training, claim, count, chance):
     return found
 
 
-def losses(cluster, claim, count, chance):
+def containers(cluster):
+    """By the UID of each pod, how often its containers were started again."""
+    pods = json.loads(cluster.kubectl("get", "pods", "--namespace", NAMESPACE, "--output", "json"))["items"]
+    return {pod["metadata"]["uid"]: sum(status["restartCount"] for status in pod["status"].get("containerStatuses", [])) for pod in pods}
+
+
+def losses(cluster, claim, count, chance, ranks, strategy):
     found = []
     for number in range(count):
-        training = Training(cluster, claim)
+        training = Training(cluster, claim, ranks, strategy)
         training.saved(claim)
         pods = json.loads(cluster.kubectl("get", "pods", "--namespace", NAMESPACE, "--output", "json"))["items"]
         node = chance.choice(pods)["spec"]["nodeName"]
@@ -246,15 +255,49 @@ def row(name, faults):
     return "| " + " | ".join(cells) + " |"
 
 
+def print_histogram(faults):
+    bins = {}
+    for fault in faults:
+        bins[int(fault["first step"] / HISTOGRAM_SECONDS)] = bins.get(int(fault["first step"] / HISTOGRAM_SECONDS), 0) + 1
+    print("\n| first step, s | kills |\n|---|---|")
+    for place in range(min(bins), max(bins) + 1):
+        print(f"| {place * HISTOGRAM_SECONDS:.1f} to {(place + 1) * HISTOGRAM_SECONDS:.1f} | {bins.get(place, 0)} |")
+
+
+def seconds_pair(text):
+    try:
+        p50, p99 = (float(word) for word in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"found {text!r}, wanted two times in seconds, as 1,3") from None
+    return p50, p99
+
+
+def judge(results, goals, strategy):
+    """Prints what was measured against what is wanted; whether all of it is reached."""
+    times = [fault["first step"] for fault in results["kills"]]
+    measured = [(f"{name} from a kill to the first step", found, goal)
+                for name, found, goal in zip(("p50", "p99"), (statistics.median(times), quantile(times, 0.99)), goals or ())]
+    if strategy == "InPlace":
+        measured += [(name, results[name], 0) for name in ("pods replaced", "containers started again")]
+    for name, found, goal in measured:
+        print(f"{name}: {found:.3g}, wanted at most {goal:g}")
+    return all(found <= goal for _, found, goal in measured)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/release/bin", help="folder of the programs")
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--losses", type=int, default=10)
+    parser.add_argument("--ranks", type=int, default=2, help="in each pod")
+    parser.add_argument("--strategy", default="InPlace", choices=("RecreateAll", "ReplacePod", "InPlace"))
+    parser.add_argument("--within", type=seconds_pair, metavar="P50,P99", help="seconds that the kills may cost")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "runs/recovery-cluster", help="of the cluster")
     parser.add_argument("--out", type=pathlib.Path)
     options = parser.parse_args()
+    if options.within and not options.kills:
+        parser.error("--within judges kills: found --kills 0, wanted at least 1")
     chance = random.Random(options.seed)
     results = {"kills": [], "losses": []}
     with Cluster(options.folder.resolve(), options.bin.resolve()) as cluster:
@@ -263,18 +306,27 @@ def main():
         subprocess.run([options.bin / "trainyard", "data", "prepare", ROOT / "docs/ARCHITECTURE.md", "--out", claim / "data"],
                        check=True, stdout=subprocess.DEVNULL)
         if options.kills:
-            training = Training(cluster, claim)
+            training = Training(cluster, claim, options.ranks, options.strategy)
+            before = containers(cluster)
             results["kills"] = kills(training, claim, options.kills, chance)
+            after = containers(cluster)
+            results["pods replaced"] = len(before.keys() - after.keys())
+            results["containers started again"] = sum(after.values()) - sum(before.values())
             training.watch.end()
         if options.losses:
-            results["losses"] = losses(cluster, claim, options.losses, chance)
+            results["losses"] = losses(cluster, claim, options.losses, chance, options.ranks, options.strategy)
     if options.out:
         options.out.write_text(json.dumps(results, indent=1) + "\n")
     print("| fault | count | " + ", s p50 / p99 | ".join(STAGES) + ", s p50 / p99 |")
     print("|---|---|" + "---|" * len(STAGES))
     print(row("a rank gets SIGKILL in its pod", results["kills"]))
     print(row("a node loses its power", results["losses"]))
+    if not results["kills"]:
+        return 0
+    print_histogram(results["kills"])
+    print()
+    return 0 if judge(results, options.within, options.strategy) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

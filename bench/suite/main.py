@@ -8,11 +8,13 @@ import pathlib
 import subprocess
 import tempfile
 
+import contexts
 import kernels
 import machine
 import pipelines
 import report
 import sharded
+import tensors
 import training
 from torch_peer import Torch
 
@@ -20,12 +22,15 @@ PARTS = {
     "gemm": ("Matrix products", kernels.gemm),
     "comm": ("Collectives", kernels.communication),
     "gpt2": ("Training GPT-2 124M", training.gpt2),
+    "llama": ("Training Llama 160M", training.llama),
     "example": ("Training the model of `make run`", training.example),
     "sharded": ("Training with sharded states, against PyTorch", sharded.throughput),
     "memory": ("Memory of a rank by ZeRO stage", sharded.memory),
     "overlap": ("Overlap on a limited link", sharded.overlap),
     "pipeline": ("Training in a pipeline, against PyTorch", pipelines.throughput),
     "pipeline-memory": ("Memory of the ranks of a pipeline", pipelines.memory),
+    "tensor": ("Training with layers cut over ranks, against PyTorch", tensors.throughput),
+    "context-memory": ("Memory of the ranks that share sequences", contexts.memory),
     "checkpoint": ("Checkpoints", training.checkpoint),
 }
 

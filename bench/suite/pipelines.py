@@ -19,11 +19,28 @@ def _ours(context, shape, schedule, recompute="None"):
                    parallelism={"pipeline": shape.ranks, "pipelineSchedule": schedule, "recompute": recompute})
 
 
-def _theirs(context, shape, schedule):
+def their_run(context, shape, **how):
+    """One run of a script whose processor seconds are those of all ranks."""
     run = context.torch.train(context.text, ranks=shape.ranks, threads=shape.threads, sequences=shape.sequences, length=shape.length,
-                              steps=shape.steps, warm=shape.warm, model=shape.model, schedule=schedule)
-    seconds = run["processorSeconds"]  # of all ranks
+                              steps=shape.steps, warm=shape.warm, model=shape.model, **how)
+    seconds = run["processorSeconds"]
     return {"seconds": median(run["stepSeconds"]), "all_processors": sum(seconds) / len(seconds)}
+
+
+def steps_table(results, rivals):
+    """Seconds and processor seconds of a step, ours against the best of those PyTorch runs for which `rivals(ours, peer)` holds."""
+    figures = {name: [median([run[key] for run in of_name]) for key in ("seconds", "all_processors")]
+               for name, of_name in results.items() if of_name}
+    rows = []
+    for name in results:
+        if name not in figures:
+            rows.append([name, *["-"] * 4, results.runs(name)])
+            continue
+        peers = [figures[peer] for peer in figures if peer.startswith("PyTorch") and rivals(name, peer)]
+        against = [ratio(min(peer[column] for peer in peers), figures[name][column])
+                   if peers and name.startswith("trainyard") else "-" for column in (0, 1)]
+        rows.append([name, number(figures[name][0], 2), against[0], number(figures[name][1], 2), against[1], results.runs(name)])
+    return table(["", "step, s", "best", "processor s", "best", "runs"], rows)
 
 
 def throughput(context):
@@ -31,22 +48,11 @@ def throughput(context):
     shape = Shape("GPT-2 30M", GPT2_30M, ranks=2, threads=1, sequences=8, length=256, steps=3)
     runs = {f"trainyard {schedule}": lambda s=schedule: _ours(context, shape, s) for schedule in OURS}
     if context.torch.available:
-        runs |= {f"PyTorch {schedule}": lambda s=schedule: _theirs(context, shape, s) for schedule in THEIRS}
+        runs |= {f"PyTorch {schedule}": lambda s=schedule: their_run(context, shape, schedule=s) for schedule in THEIRS}
     results = interleave(context.rounds, runs, 300)
-    figures = {name: [median([run[key] for run in of_name]) for key in ("seconds", "all_processors")]
-               for name, of_name in results.items() if of_name}
-    peers = [figures[name] for name in figures if name.startswith("PyTorch")]
-    rows = []
-    for name in results:
-        if name not in figures:
-            rows.append([name, *["-"] * 4, results.runs(name)])
-            continue
-        against = [ratio(min(peer[column] for peer in peers), figures[name][column])
-                   if peers and name.startswith("trainyard") else "-" for column in (0, 1)]
-        rows.append([name, number(figures[name][0], 2), against[0], number(figures[name][1], 2), against[1], results.runs(name)])
     torch = f"PyTorch {context.torch.version}" if context.torch.available else "No PyTorch was given (`--python`)"
     return (f"{FORMULAS}\n\n{torch}. **{shape.title}** fp32: {shape.ranks} ranks, {shape.sequences} sequences of {shape.length} tokens "
-            "a step.\n\n" + table(["", "step, s", "best", "processor s", "best", "runs"], rows) + "\n")
+            "a step.\n\n" + steps_table(results, lambda ours, peer: True) + "\n")
 
 
 MEMORY_FORMULAS = """* process: resident high-water mark less resident shared memory (VmHWM - RssShmem of /proc/PID/status) before the last step begins.

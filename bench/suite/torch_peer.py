@@ -1,4 +1,4 @@
-"""Runs bench/peers/gpt2_torch.py, stock and tuned."""
+"""Runs the scripts of bench/peers, stock and tuned."""
 
 import json
 import os
@@ -40,8 +40,8 @@ class Torch:
 
     def train(self, text, *, ranks, threads, sequences, length, steps, warm, model, tuned=True, bf16=False,
               compiled=False, parallel="ddp", schedule=None):
-        """One process (or torchrun's, where there are several ranks, `parallel`, or a pipeline of that `schedule`): the script's
-        JSON, with `started` added."""
+        """One process (or torchrun's, where there are several ranks: `parallel`, which may be tensor or sequence-parallel, or a
+        pipeline of that `schedule`): the script's JSON, with `started` added."""
         environment = dict(os.environ, OMP_NUM_THREADS=str(threads), OMP_WAIT_POLICY="passive")
         environment["TORCHINDUCTOR_CACHE_DIR"] = str(self.work / "inductor")
         if tuned:
@@ -49,12 +49,18 @@ class Torch:
         command = [self.python]
         if ranks > 1:
             command += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-        script = PEERS / ("gpt2_pipeline_torch.py" if schedule else "gpt2_torch.py")
-        command += [str(script), "--text", str(text), "--sequences", str(sequences if schedule else sequences // ranks),
+        one_batch = bool(schedule) or parallel in ("tensor", "sequence-parallel")  # of all ranks
+        family = model.get("family", "gpt2").lower()
+        script = PEERS / f"{family}{'_pipeline' if schedule else '_tensor' if one_batch else ''}_torch.py"
+        command += [str(script), "--text", str(text), "--sequences", str(sequences if one_batch else sequences // ranks),
                     "--tokens", str(length), "--steps", str(steps), "--warm", str(warm)]
-        for name in ("layers", "hidden", "heads", "vocab"):
-            command += ["--" + name, str(model[name])]
-        command += ["--schedule", schedule] if schedule else ["--parallel", parallel] * (ranks > 1)
+        options = {"layers": "layers", "hidden": "hidden", "heads": "heads", "kvHeads": "kv-heads", "ffn": "ffn", "vocab": "vocab"}
+        for name in options.keys() & model.keys():
+            command += ["--" + options[name], str(model[name])]
+        if one_batch:
+            command += ["--schedule", schedule] if schedule else ["--sequence-parallel"] * (parallel == "sequence-parallel")
+        elif ranks > 1:
+            command += ["--parallel", parallel]
         command += ["--bf16"] * bf16 + ["--compile"] * compiled
         started = time.monotonic()
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)

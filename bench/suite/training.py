@@ -5,11 +5,14 @@ from machine import multiplies_bf16
 from measure import interleave, median, number, ratio, table
 
 GPT2_124M = {"layers": 12, "hidden": 768, "heads": 12, "vocab": 50257}
+LLAMA_160M = {"family": "Llama", "layers": 12, "hidden": 768, "heads": 12, "kvHeads": 12, "ffn": 3072, "vocab": 32000,
+              "tieEmbeddings": False}
 EXAMPLE = {"layers": 4, "hidden": 256, "heads": 4, "vocab": 257}
 
 FORMULAS = """* tokens/s = tokens of a global batch / median of the step times of a run; of the runs the median is given, the best in parentheses.
   Ours: the `step` spans of rank 0's trace. PyTorch: wall time around forward, backward, clipping, step and zero_grad. First steps are left out.
-* roof: FLOPs a token / peak. FLOPs a token of GPT-2 with tied embeddings, causal attention: 6 (12 L C^2 + V C) + 6 L C T.
+* roof: FLOPs a token / peak. FLOPs a token of GPT-2 with tied embeddings, causal attention: 6 (12 L C^2 + V C) + 6 L C T. Of Llama with
+  as many key heads as query heads: 6 (4 L C^2 + 3 L C F + V C) + 6 L C T.
 * start to first step: from exec to the end of the first step, one clock. Peak memory: resident high-water mark of the
   largest rank process while it trains (a checkpoint in progress holds a copy of the state beside it).
 * stock: PyPI's PyTorch as it comes. All others are tuned: MKL told to take its fast path on this processor, and glibc to keep the memory that
@@ -18,7 +21,10 @@ FORMULAS = """* tokens/s = tokens of a global batch / median of the step times o
 
 def flops_per_token(model, length):
     layers, width, vocab = model["layers"], model["hidden"], model["vocab"]
-    return 6 * (12 * layers * width * width + vocab * width) + 6 * layers * width * length
+    block = 12 * width * width
+    if model.get("family") == "Llama":
+        block = 2 * width * width * (1 + model["kvHeads"] / model["heads"]) + 3 * width * model["ffn"]
+    return 6 * (layers * block + vocab * width) + 6 * layers * width * length
 
 
 class Shape:
@@ -41,8 +47,7 @@ class Shape:
 
 def our_run(context, shape, compute, environment=None, **how):
     """One run of ours, with `environment` over this process's own; `how`: more options of ours.manifest."""
-    model = {"layers": shape.model["layers"], "hidden": shape.model["hidden"], "heads": shape.model["heads"],
-             "vocab": shape.model["vocab"], "maxPositions": max(shape.length, 128), "dropout": 0.0}
+    model = dict(shape.model, maxPositions=max(shape.length, 128), dropout=0.0)
     job = ours.manifest(model, context.tokens, name="bench", ranks=shape.ranks, threads=shape.threads,
                         sequences=shape.sequences, length=shape.length, steps=shape.warm + shape.steps,
                         compute=compute, **how)
@@ -143,6 +148,12 @@ def gpt2_experiments(context):
     return shapes
 
 
+def llama_experiments(context):
+    quick, cores = context.quick, context.cores
+    return [(Shape("Llama 160M", LLAMA_160M, ranks=1, threads=cores, sequences=4, length=256, steps=2 if quick else 3),
+             FEW_PEERS if quick else PEERS, 560)]
+
+
 def example_experiments(context):
     cores = context.cores
     return [
@@ -167,6 +178,11 @@ def _measure(context, experiments):
 def gpt2(context):
     """GPT-2 124M, real sizes."""
     return _measure(context, gpt2_experiments(context))
+
+
+def llama(context):
+    """Llama 160M, real sizes."""
+    return _measure(context, llama_experiments(context))
 
 
 def example(context):

@@ -139,8 +139,9 @@ std::vector<Chart> charts_of(const History& history) {
   const std::vector<ChartBand> bands = bands_of(history);
   Chart loss{
       .title = "Loss", .unit = "nats a token", .x_label = "step", .marks = marks, .bands = bands};
-  loss.series.push_back(
-      series_of(history, "training", "a", [](const HistoryPoint& p) { return p.loss; }));
+  loss.series.push_back(series_of(history, "training", "a", [](const HistoryPoint& p) {
+    return p.loss.value_or(std::nan(""));
+  }));
   const ChartSeries validation = validation_of(history);
   if (!validation.points.empty()) loss.series.push_back(validation);
   charts.push_back(std::move(loss));
@@ -150,15 +151,17 @@ std::vector<Chart> charts_of(const History& history) {
               .marks = marks,
               .bands = bands,
               .from_zero = true};
-  speed.series.push_back(series_of(history, "tokens/s", "a",
-                                   [](const HistoryPoint& p) { return p.tokens_per_second; }));
+  speed.series.push_back(series_of(history, "tokens/s", "a", [](const HistoryPoint& p) {
+    return p.tokens_per_second.value_or(std::nan(""));
+  }));
   charts.push_back(std::move(speed));
   Chart split = step_split(history);
   split.marks = marks;
   if (!split.series.empty()) charts.push_back(std::move(split));
   Chart rate{.title = "Learning rate", .x_label = "step", .from_zero = true};
-  rate.series.push_back(series_of(history, "learning rate", "a",
-                                  [](const HistoryPoint& p) { return p.learning_rate; }));
+  rate.series.push_back(series_of(history, "learning rate", "a", [](const HistoryPoint& p) {
+    return p.learning_rate.value_or(std::nan(""));
+  }));
   charts.push_back(std::move(rate));
   return charts;
 }

@@ -15,8 +15,10 @@
 
 #include "common/base/unique_fd.h"
 #include "common/io/file.h"
+#include "common/io/input.h"
 #include "common/text/bounded_json.h"
 #include "common/text/json_writer.h"
+#include "common/text/whole_number.h"
 
 namespace trainyard::cli {
 namespace {
@@ -30,7 +32,7 @@ constexpr double kIntervalSeconds = 0.5;
 constexpr size_t kMaxLineBytes = size_t{1} << 20;
 constexpr size_t kReadBytes = size_t{1} << 16;
 
-void add_number(text::JsonWriter& json, const char* key, double value) {
+void add_number(text::JsonWriter& json, std::string_view key, double value) {
   if (!std::isfinite(value)) return;
   json.key(key);
   json.number(value);
@@ -39,13 +41,16 @@ void add_number(text::JsonWriter& json, const char* key, double value) {
 HistoryPoint point_of(const nlohmann::ordered_json& line) {
   HistoryPoint point;
   point.time_s = line.value("time", 0.0);
-  point.step = line.value("step", int64_t{0});
-  point.generation = line.value("generation", int64_t{0});
-  point.loss = line.value("loss", std::nan(""));
-  point.learning_rate = line.value("learningRate", std::nan(""));
-  point.tokens_per_second = line.value("tokensPerSecond", std::nan(""));
-  if (line.contains("validationLoss")) point.validation_loss = line.value("validationLoss", 0.0);
-  point.checkpoint_step = line.value("checkpointStep", int64_t{-1});
+  point.step = whole_number(line, "step", 0);
+  point.generation = whole_number(line, "generation", 0);
+  contract::visit_figures(
+      [&](const contract::Figure& figure, std::optional<double>& value) {
+        if (const auto found = line.find(figure.key); found != line.end()) {
+          value = found->get<double>();
+        }
+      },
+      point);
+  point.checkpoint_step = whole_number(line, "checkpointStep", -1);
   if (const auto stages = line.find("stageSeconds"); stages != line.end() && stages->is_object()) {
     for (const auto& [name, seconds] : stages->items())
       point.stage_seconds.push_back({name, seconds.get<double>()});
@@ -98,13 +103,7 @@ class Thinner {
 /// Hands over one line after another of a file of any size, but for those that are too long.
 Status read_lines(const std::filesystem::path& path,
                   const std::function<void(std::string_view)>& take) {
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd.valid()) {
-    const int error_number = errno;
-    Error error = io_error("open " + path.string(), error_number);
-    if (error_number == ENOENT) error.code = ErrorCode::kNotFound;
-    return error;
-  }
+  TRAINYARD_ASSIGN(const UniqueFd fd, open_regular(path));
   std::string pending;
   const auto append = [&](std::string_view piece) {
     // One byte over the limit tells that the line is; the rest of it need not be kept.
@@ -141,7 +140,7 @@ void add_line(std::string_view text, Thinner& points, History& history) {
     const std::string type = line.value("type", "");
     if (type == "point") points.add(point_of(line));
     if (type == "event") {
-      history.events.push_back({line.value("time", 0.0), line.value("step", int64_t{0}),
+      history.events.push_back({line.value("time", 0.0), whole_number(line, "step", 0),
                                 line.value("reason", ""), line.value("message", "")});
     }
   } catch (const nlohmann::json::exception&) {
@@ -193,19 +192,18 @@ void HistoryWriter::add(const Snapshot& snapshot, double time_s) {
   json.integer(snapshot.step);
   json.key("generation");
   json.integer(snapshot.generation);
-  if (snapshot.loss) add_number(json, "loss", *snapshot.loss);
-  if (snapshot.learning_rate) add_number(json, "learningRate", *snapshot.learning_rate);
-  if (snapshot.tokens_per_second) {
-    add_number(json, "tokensPerSecond", *snapshot.tokens_per_second);
-  }
-  if (snapshot.validation_loss) add_number(json, "validationLoss", *snapshot.validation_loss);
+  contract::visit_figures(
+      [&](const contract::Figure& figure, const std::optional<double>& value) {
+        if (value) add_number(json, figure.key, *value);
+      },
+      snapshot);
   json.key("checkpointStep");
   json.integer(snapshot.checkpoint_step);
   if (!snapshot.stage_seconds.empty()) {
     json.key("stageSeconds");
     json.begin_object();
     for (const NamedSeconds& stage : snapshot.stage_seconds)
-      add_number(json, stage.name.c_str(), stage.seconds);
+      add_number(json, stage.name, stage.seconds);
     json.end_object();
   }
   json.end_object();

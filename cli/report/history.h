@@ -13,14 +13,10 @@
 namespace trainyard::cli {
 
 /// A run at one moment, as its history keeps it.
-struct HistoryPoint {
+struct HistoryPoint : contract::KnownFigures {
   double time_s = 0;  ///< Unix time
   int64_t step = 0;
   int64_t generation = 0;
-  double loss = 0;
-  double learning_rate = 0;
-  double tokens_per_second = 0;
-  std::optional<double> validation_loss;  ///< newest known
   int64_t checkpoint_step = -1;
   std::vector<NamedSeconds> stage_seconds;  ///< as in Snapshot
 };

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/run/format.h"
+#include "common/text/whole_number.h"
 
 namespace trainyard::cli {
 namespace {
@@ -47,11 +48,11 @@ Result<Events> read_events(const std::filesystem::path& trace_file) {
       const Json& args = event.at("args");
       const double begin = event.at("ts").get<double>() / kMicrosecondsPerMillisecond;
       const double took = event.at("dur").get<double>() / kMicrosecondsPerMillisecond;
-      events[event.at("pid").get<int>()][args.value("step", int64_t{-1})].push_back(
-          {.category = event.at("cat").get<std::string>(),
-           .begin = begin,
-           .end = begin + took,
-           .micro_batch = args.value("microBatch", -1)});
+      events[static_cast<int>(whole_number(event.at("pid")))][whole_number(args, "step", -1)]
+          .push_back({.category = event.at("cat").get<std::string>(),
+                      .begin = begin,
+                      .end = begin + took,
+                      .micro_batch = static_cast<int>(whole_number(args, "microBatch", -1))});
     } catch (const Json::exception&) {
       return Error{ErrorCode::kInvalidData, trace_file.string() + ": no trace of a run"};
     }

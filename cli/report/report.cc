@@ -38,7 +38,12 @@ void figure(std::string& html, const char* name, const std::string& value,
 std::string key_figures(const Summary& summary) {
   std::string html = "<dl class='figures'>\n";
   figure(html, "steps", grouped(summary.step),
-         summary.total_steps > 0 ? "of " + grouped(summary.total_steps) : "");
+         (summary.total_steps > 0 ? "of " + grouped(summary.total_steps) : "") +
+             (summary.stopped_early ? ", stopped early" : ""));
+  if (summary.best) {
+    figure(html, "best validation loss", fmt::format("{:.4f}", summary.best->validation_loss),
+           "at step " + grouped(summary.best->step));
+  }
   if (summary.skipped_steps > 0) {
     figure(html, "skipped steps", grouped(summary.skipped_steps), "taught nothing");
   }
@@ -145,11 +150,9 @@ std::string events_table(const History& history) {
 Summary completed(Summary summary, const History& history) {
   if (history.points.empty()) return summary;
   const HistoryPoint& last = history.points.back();
-  if (!summary.final_loss && std::isfinite(last.loss)) summary.final_loss = last.loss;
+  if (!summary.final_loss) summary.final_loss = last.loss;
   if (!summary.validation_loss) summary.validation_loss = last.validation_loss;
-  if (!summary.tokens_per_second && std::isfinite(last.tokens_per_second)) {
-    summary.tokens_per_second = last.tokens_per_second;
-  }
+  if (!summary.tokens_per_second) summary.tokens_per_second = last.tokens_per_second;
   return summary;
 }
 

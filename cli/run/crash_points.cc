@@ -47,6 +47,9 @@ Status CrashPoints::delete_pod(const control::PodRef& pod, Duration grace) {
 Status CrashPoints::remove_member_label(const control::PodRef& pod) {
   return counted([&] { return cluster_.remove_member_label(pod); });
 }
+Status CrashPoints::promote_pod(const control::PodRef& pod, int node_index) {
+  return counted([&] { return cluster_.promote_pod(pod, node_index); });
+}
 Status CrashPoints::delete_job(const control::JobKey& key, const std::string& uid) {
   return counted([&] { return cluster_.delete_job(key, uid); });
 }

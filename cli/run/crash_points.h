@@ -37,6 +37,7 @@ class CrashPoints final : public control::Cluster {
   Result<control::CreateReply> create_pod(const control::PodSpec& spec) override;
   Status delete_pod(const control::PodRef& pod, Duration grace) override;
   Status remove_member_label(const control::PodRef& pod) override;
+  Status promote_pod(const control::PodRef& pod, int node_index) override;
   Status delete_job(const control::JobKey& key, const std::string& uid) override;
   Status emit_event(const control::JobKey& key, const control::Event& event) override;
   void set_listener(Listener listener) override;

@@ -33,6 +33,9 @@ class EventTap final : public control::Cluster {
   Status remove_member_label(const control::PodRef& pod) override {
     return cluster_.remove_member_label(pod);
   }
+  Status promote_pod(const control::PodRef& pod, int node_index) override {
+    return cluster_.promote_pod(pod, node_index);
+  }
   Status delete_job(const control::JobKey& key, const std::string& uid) override {
     return cluster_.delete_job(key, uid);
   }

@@ -47,6 +47,14 @@ void add_goodput(std::string& text, const Summary& summary) {
   }
 }
 
+std::string best_model_text(const Summary& summary) {
+  const contract::BestModel& best = *summary.best;
+  std::string text = fmt::format("validation loss {} at step {}", fixed(best.validation_loss, 4),
+                                 grouped(best.step));
+  if (best.checkpoint.empty()) return text;
+  return text + ": " + printable_text(summary.best_checkpoint(), kMaxShownLineBytes);
+}
+
 /// Where the model is, and how far its newest checkpoint is behind.
 void add_model(std::string& text, const Summary& summary) {
   if (!summary.checkpoint_dir.empty()) add_row(text, "checkpoints", summary.checkpoint_dir);
@@ -113,6 +121,16 @@ std::string scientific(double value) {
   return std::isfinite(value) ? fmt::format("{:.2e}", value) : "-";
 }
 
+std::string figure_text(const contract::Figure& figure, const std::optional<double>& value) {
+  using contract::FigureNotation;
+  if (!value || figure.notation == FigureNotation::kHidden) return "";
+  std::string text(figure.before);
+  if (figure.notation == FigureNotation::kFixed) text += fixed(*value, figure.digits);
+  if (figure.notation == FigureNotation::kScientific) text += scientific(*value);
+  if (figure.notation == FigureNotation::kGrouped) text += grouped(std::llround(*value));
+  return text.append(figure.after);
+}
+
 std::string step_text(const Snapshot& snapshot) {
   if (snapshot.total_steps <= 0) return fmt::format("step {}", snapshot.step);
   return fmt::format("step {}/{} ({} %)", snapshot.step, snapshot.total_steps,
@@ -122,12 +140,11 @@ std::string step_text(const Snapshot& snapshot) {
 std::string measures_text(const Snapshot& snapshot) {
   std::string text;
   const auto add = [&](const std::string& part) { text += (text.empty() ? "" : "  ") + part; };
-  if (snapshot.loss) add("loss " + fixed(*snapshot.loss, 4));
-  if (snapshot.validation_loss) add("validation " + fixed(*snapshot.validation_loss, 4));
-  if (snapshot.learning_rate) add("lr " + scientific(*snapshot.learning_rate));
-  if (snapshot.tokens_per_second) {
-    add(grouped(std::llround(*snapshot.tokens_per_second)) + " tokens/s");
-  }
+  contract::visit_figures(
+      [&](const contract::Figure& figure, const std::optional<double>& value) {
+        if (const std::string shown = figure_text(figure, value); !shown.empty()) add(shown);
+      },
+      snapshot);
   if (snapshot.checkpoint_step >= 0 || snapshot.checkpoint_failures > 0) {
     std::string checkpoint = snapshot.checkpoint_step < 0
                                  ? "no checkpoint"
@@ -139,26 +156,6 @@ std::string measures_text(const Snapshot& snapshot) {
   }
   if (snapshot.restarts > 0) add("restarts " + std::to_string(snapshot.restarts));
   return text;
-}
-
-const char* phase_text(contract::Phase phase) {
-  switch (phase) {
-    case contract::Phase::kStarting:
-      return "starting";
-    case contract::Phase::kRendezvous:
-      return "meeting peers";
-    case contract::Phase::kRestoring:
-      return "restoring";
-    case contract::Phase::kTraining:
-      return "training";
-    case contract::Phase::kEvaluating:
-      return "evaluating";
-    case contract::Phase::kCheckpointing:
-      return "checkpointing";
-    case contract::Phase::kDone:
-      return "done";
-  }
-  return "?";
 }
 
 std::string header_text(const RunHeader& header) {
@@ -207,6 +204,7 @@ std::string summary_text(const Summary& summary) {
   text += "\n";
   std::string steps = grouped(summary.step);
   if (summary.total_steps > 0) steps += " of " + grouped(summary.total_steps);
+  if (summary.stopped_early) steps += ": stopped early, as the validation loss no longer fell";
   add_row(text, "steps", steps);
   if (summary.skipped_steps > 0) {
     add_row(text, "skipped steps",
@@ -222,6 +220,7 @@ std::string summary_text(const Summary& summary) {
     }
     add_row(text, "validation loss", validation);
   }
+  if (summary.best) add_row(text, "best model", best_model_text(summary));
   if (summary.tokens_per_second) {
     add_row(text, "tokens/s", grouped(std::llround(*summary.tokens_per_second)));
   }

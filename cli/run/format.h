@@ -35,7 +35,7 @@ std::string notice_text(const Notice& notice);
 std::string measures_text(const Snapshot& snapshot);
 /// "step 592/1600 (37 %)".
 std::string step_text(const Snapshot& snapshot);
-/// "training", "restoring" ...
-const char* phase_text(contract::Phase phase);
+/// "loss 2.1234", "1,024 tokens/s"; empty for what is not known or not for people.
+std::string figure_text(const contract::Figure& figure, const std::optional<double>& value);
 
 }  // namespace trainyard::cli

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <ostream>
 #include <string>
+#include <string_view>
 
 #include "cli/run/format.h"
 #include "cli/run/run_view.h"
@@ -19,7 +20,7 @@ class Object {
     json_.begin_object();
     text("type", type);
   }
-  void text(const char* key, const std::string& value) {
+  void text(std::string_view key, std::string_view value) {
     json_.key(key);
     json_.string(value);
   }
@@ -31,7 +32,7 @@ class Object {
     json_.key(key);
     json_.boolean(value);
   }
-  void number(const char* key, const std::optional<double>& value) {
+  void number(std::string_view key, const std::optional<double>& value) {
     if (!value || !std::isfinite(*value)) return;
     json_.key(key);
     json_.number(*value);
@@ -50,7 +51,7 @@ class Object {
       json_.begin_object();
       integer("rank", rank.rank);
       integer("step", rank.step);
-      text("phase", phase_text(rank.phase));
+      text("phase", contract::name_of(rank.phase));
       json_.end_object();
     }
     json_.end_array();
@@ -78,6 +79,14 @@ class Object {
     integer("rank", peak.rank);
     integer("plannedBytes", peak.planned_bytes);
     integer("measuredBytes", peak.measured_bytes);
+    json_.end_object();
+  }
+  void best(const contract::BestModel& best) {
+    json_.key("best");
+    json_.begin_object();
+    integer("step", best.step);
+    number("validationLoss", best.validation_loss);
+    text("checkpoint", best.checkpoint);
     json_.end_object();
   }
   void goodput(const api::GoodputStatus& goodput) {
@@ -173,10 +182,11 @@ class JsonView final : public RunView {
     object.integer("generation", snapshot.generation);
     object.integer("step", snapshot.step);
     object.integer("totalSteps", snapshot.total_steps);
-    object.number("loss", snapshot.loss);
-    object.number("validationLoss", snapshot.validation_loss);
-    object.number("learningRate", snapshot.learning_rate);
-    object.number("tokensPerSecond", snapshot.tokens_per_second);
+    contract::visit_figures(
+        [&](const contract::Figure& figure, const std::optional<double>& value) {
+          object.number(figure.key, value);
+        },
+        snapshot);
     object.number("etaSeconds", snapshot.eta_s);
     object.integer("checkpointStep", snapshot.checkpoint_step);
     object.integer("checkpointFailures", snapshot.checkpoint_failures);
@@ -214,6 +224,8 @@ class JsonView final : public RunView {
     object.integer("lostSteps", summary.lost_steps);
     if (summary.goodput) object.goodput(*summary.goodput);
     if (summary.peak_memory) object.peak_memory(*summary.peak_memory);
+    if (summary.best) object.best(*summary.best);
+    if (summary.stopped_early) object.boolean("stoppedEarly", true);
     object.text("checkpointDir", summary.checkpoint_dir);
     if (!summary.export_dir.empty()) object.text("exportDir", summary.export_dir);
     if (!summary.state_hash.empty()) object.text("stateHash", summary.state_hash);

@@ -22,6 +22,8 @@ constexpr int64_t kFilesPerNode = 2;
 constexpr int64_t kFilesPerLocalRank = 5;
 constexpr int64_t kFilesPerPeer = 2;
 constexpr int64_t kFilesPerPeerOverTcp = 4;
+/// Of a rank, for each other node that copies of its states in memory may go to or come from.
+constexpr int64_t kFilesPerNodeOfCopies = 2;
 
 // Threads of this process, an agent and a rank, each with a few to spare; counted in /proc.
 constexpr int64_t kThreadsOfRun = 20;
@@ -57,9 +59,11 @@ Status check_open_files(const api::TrainingJobSpec& spec) {
   const Size size = size_of(spec);
   const bool tcp = spec.engine && spec.engine->runtime.transport == api::Transport::kTcp;
   const int64_t per_peer = tcp ? kFilesPerPeerOverTcp : kFilesPerPeer;
+  const int64_t copies =
+      engine::ranks_with_copies(spec) > 0 ? kFilesPerNodeOfCopies * (size.nodes - 1) : 0;
   const int64_t most =
       std::max({kFilesPerNode * size.nodes, kFilesPerLocalRank * size.ranks_of_node,
-                spec.engine ? per_peer * size.nodes * size.ranks_of_node : 0});
+                spec.engine ? per_peer * size.nodes * size.ranks_of_node + copies : 0});
   return allow_open_files(kFilesAlways + most, size.text());
 }
 

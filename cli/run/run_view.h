@@ -38,17 +38,13 @@ struct NamedSeconds {
 };
 
 /// A run at one moment.
-struct Snapshot {
+struct Snapshot : contract::KnownFigures {
   std::string activity;  ///< "starting", "training", "restarting" ...
   int64_t generation = 0;
   std::string layout;  ///< how the engine's ranks divide the work; empty: not known
   int64_t pipeline_stages = 1;
   int64_t step = 0;
   int64_t total_steps = 0;  ///< 0: not known yet
-  std::optional<double> loss;
-  std::optional<double> validation_loss;
-  std::optional<double> learning_rate;
-  std::optional<double> tokens_per_second;
   std::optional<double> eta_s;
   int64_t checkpoint_step = -1;     ///< -1: none yet
   int64_t checkpoint_failures = 0;  ///< abandoned since the ranks were started
@@ -105,6 +101,8 @@ struct Summary {
   int64_t lost_steps = 0;
   std::optional<api::GoodputStatus> goodput;  ///< where the time went
   std::optional<contract::PeakMemory> peak_memory;
+  std::optional<contract::BestModel> best;  ///< of a complete run with early stopping
+  bool stopped_early = false;
   std::string checkpoint_dir;
   std::string export_dir;   ///< of a complete run that exports its model; empty: none
   std::string state_hash;   ///< empty: not reported
@@ -114,6 +112,12 @@ struct Summary {
   std::optional<double> planned_bubble;  ///< of a traced pipeline, as its plan has it
   std::vector<std::string> warnings;     ///< of a complete run, what hindered its clean-ups
   std::vector<std::string> next_commands;
+
+  /// The directory of the best model's checkpoint; empty: there is none.
+  std::string best_checkpoint() const {
+    const bool known = best && !best->checkpoint.empty() && !checkpoint_dir.empty();
+    return known ? checkpoint_dir + "/" + best->checkpoint : "";
+  }
 
   /// Whether it failed because steps were skipped: the same command would fail again, and the
   /// newest checkpoint may be of the model that has diverged.

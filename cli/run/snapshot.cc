@@ -51,7 +51,7 @@ std::string activity_of(const RunFacts& facts) {
       return "failed";
   }
   const control::RankReading* first = first_reading(facts);
-  if (first != nullptr) return phase_text(first->phase);
+  if (first != nullptr) return std::string(contract::name_of(first->phase));
   // Nothing but its end is known of a foreign program.
   const bool running = facts.status->phase == api::JobPhase::kRunning && !facts.job->spec.engine;
   return running ? "running" : "starting";
@@ -158,14 +158,11 @@ Snapshot make_snapshot(const RunFacts& facts, Time now) {
   if (first.total_steps > 0) snapshot.total_steps = first.total_steps;
   snapshot.checkpoint_step = std::max(snapshot.checkpoint_step, first.checkpoint_step);
   snapshot.checkpoint_failures = first.checkpoints.failures;
-  snapshot.validation_loss = finite(first.validation_loss);
+  static_cast<contract::KnownFigures&>(snapshot) = control::known_figures(first);
   // Before a rank has restored its state its zeros mean nothing.
   if (first.restored_step < 0) return snapshot;
   if (!facts.result) snapshot.step = first.step;
   if (first.step <= first.restored_step) return snapshot;
-  snapshot.loss = finite(first.loss);
-  snapshot.learning_rate = finite(first.learning_rate);
-  if (first.tokens_per_second > 0) snapshot.tokens_per_second = finite(first.tokens_per_second);
   if (first.step_seconds > 0 && snapshot.total_steps >= first.step) {
     const auto left = static_cast<double>(snapshot.total_steps - first.step);
     snapshot.eta_s = finite(left * first.step_seconds);
@@ -193,6 +190,8 @@ Summary make_summary(const RunFacts& facts, Time now) {
     summary.final_loss = finite(facts.result->final_loss);
     summary.state_hash = facts.result->state_hash;
     summary.peak_memory = facts.result->peak_memory;
+    summary.best = facts.result->best;
+    summary.stopped_early = facts.result->stopped_early;
     if (std::isfinite(facts.result->validation_loss)) {
       summary.validation_loss = facts.result->validation_loss;
     }

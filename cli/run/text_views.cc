@@ -68,7 +68,8 @@ class TerminalView final : public RunView {
     if (snapshot.ranks.size() > 1 && snapshot.ranks.size() <= kMaxRankLines) {
       for (const control::RankReading& rank : snapshot.ranks) {
         lines.push_back("  rank " + std::to_string(rank.rank) + "  step " +
-                        std::to_string(rank.step) + "  " + phase_text(rank.phase));
+                        std::to_string(rank.step) + "  " +
+                        std::string(contract::name_of(rank.phase)));
       }
     }
     draw(std::move(lines));

@@ -13,7 +13,6 @@
 #include "common/text/document.h"
 #include "common/text/json_writer.h"
 #include "common/text/rfc3339.h"
-#include "control/telemetry/rank_metrics.h"
 
 namespace trainyard::cli {
 namespace {
@@ -47,7 +46,7 @@ void write_rank(Writer& out, const control::RankReading& rank) {
   out.integer("rank", rank.rank);
   out.integer("node", rank.node_index);
   out.integer("generation", rank.generation);
-  out.string("phase", control::label_of(rank.phase));
+  out.string("phase", contract::name_of(rank.phase));
   out.integer("step", rank.step);
   out.integer("instruction", rank.instruction_id);
   out.number("stepSeconds", rank.step_seconds);
@@ -95,20 +94,12 @@ std::string string_of(const text::Node& node, std::string_view key) {
   return found != nullptr && found->kind == text::Kind::kString ? found->string : "";
 }
 
-contract::Phase phase_named(const std::string& label) {
-  for (int i = 0; i <= static_cast<int>(contract::Phase::kDone); ++i) {
-    const auto phase = static_cast<contract::Phase>(i);
-    if (control::label_of(phase) == label) return phase;
-  }
-  return contract::Phase::kStarting;
-}
-
 control::RankReading rank_of(const text::Node& node) {
   control::RankReading rank;
   rank.rank = static_cast<int>(integer_of(node, "rank", -1));
   rank.node_index = static_cast<int>(integer_of(node, "node", 0));
   rank.generation = integer_of(node, "generation", 0);
-  rank.phase = phase_named(string_of(node, "phase"));
+  rank.phase = contract::phase_named(string_of(node, "phase")).value_or(contract::Phase::kStarting);
   rank.step = integer_of(node, "step", 0);
   rank.instruction_id = static_cast<uint32_t>(integer_of(node, "instruction", 0));
   rank.step_seconds = number_of(node, "stepSeconds").value_or(0);
@@ -143,11 +134,11 @@ std::string encode_live(const LiveState& state) {
   out.integer("step", state.step);
   out.integer("totalSteps", state.total_steps);
   out.integer("expectedRanks", state.expected_ranks);
-  out.number("loss", state.loss);
-  out.number("validationLoss", state.validation_loss);
-  out.number("learningRate", state.learning_rate);
-  out.number("gradientNorm", state.gradient_norm);
-  out.number("tokensPerSecond", state.tokens_per_second);
+  contract::visit_figures(
+      [&](const contract::Figure& figure, const std::optional<double>& value) {
+        out.number(figure.key, value);
+      },
+      state);
   out.number("etaSeconds", state.eta_s);
   out.number("goodput", state.goodput);
   out.number("wallSeconds", state.wall_s);
@@ -187,11 +178,11 @@ Result<LiveState> decode_live(const std::string& text) {
   state.step = count_of(root, "step");
   state.total_steps = count_of(root, "totalSteps");
   state.expected_ranks = integer_of(root, "expectedRanks", 0);
-  state.loss = number_of(root, "loss");
-  state.validation_loss = number_of(root, "validationLoss");
-  state.learning_rate = number_of(root, "learningRate");
-  state.gradient_norm = number_of(root, "gradientNorm");
-  state.tokens_per_second = number_of(root, "tokensPerSecond");
+  contract::visit_figures(
+      [&](const contract::Figure& figure, std::optional<double>& value) {
+        value = number_of(root, figure.key);
+      },
+      state);
   state.eta_s = number_of(root, "etaSeconds");
   state.goodput = number_of(root, "goodput");
   state.wall_s = number_of(root, "wallSeconds").value_or(0);

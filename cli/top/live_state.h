@@ -17,7 +17,7 @@ namespace trainyard::cli {
 
 inline constexpr char kLiveFile[] = "live.json";
 
-struct LiveState {
+struct LiveState : contract::KnownFigures {
   Time at;            ///< when it was written
   int64_t pid = 0;    ///< of the `trainyard run` that wrote it
   bool over = false;  ///< that command has ended; nothing follows
@@ -29,11 +29,6 @@ struct LiveState {
   int64_t step = 0;
   int64_t total_steps = 0;
   int64_t expected_ranks = 0;
-  std::optional<double> loss;
-  std::optional<double> validation_loss;
-  std::optional<double> learning_rate;
-  std::optional<double> gradient_norm;
-  std::optional<double> tokens_per_second;
   std::optional<double> eta_s;
   std::optional<double> goodput;  ///< productive by wall time
   double wall_s = 0;

@@ -81,17 +81,11 @@ LiveState live_state_of(const RunHeader& header, const Snapshot& snapshot) {
   state.pipeline_stages = snapshot.pipeline_stages;
   state.step = snapshot.step;
   state.total_steps = snapshot.total_steps;
-  state.loss = snapshot.loss;
-  state.validation_loss = snapshot.validation_loss;
-  state.learning_rate = snapshot.learning_rate;
-  state.tokens_per_second = snapshot.tokens_per_second;
+  static_cast<contract::KnownFigures&>(state) = snapshot;
   state.eta_s = snapshot.eta_s;
   state.checkpoint_step = snapshot.checkpoint_step;
   state.restarts = snapshot.restarts;
   state.ranks = snapshot.ranks;
-  if (snapshot.loss && !snapshot.ranks.empty()) {
-    state.gradient_norm = snapshot.ranks.front().gradient_norm;
-  }
   state.goodput = snapshot.goodput;
   state.wall_s = snapshot.wall_s;
   state.lost_steps = snapshot.lost_steps;

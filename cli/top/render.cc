@@ -113,7 +113,7 @@ const std::array kColumns = {
     Column{"RANK", 4, 0, false, [](const Row& r) { return std::to_string(r.reading.rank); }},
     Column{"PP", 2, 3, false, [](const Row& r) { return r.pipeline_stage(); }, true},
     Column{"STEP", 8, 0, false, [](const Row& r) { return std::to_string(r.reading.step); }},
-    Column{"PHASE", 10, 1, true, [](const Row& r) { return std::string(control::label_of(r.reading.phase)); }},
+    Column{"PHASE", 10, 1, true, [](const Row& r) { return std::string(contract::name_of(r.reading.phase)); }},
     Column{"INSTR", 6, 6, false, [](const Row& r) { return "#" + std::to_string(r.reading.instruction_id); }},
     Column{"TOK/S", 7, 2, false, [](const Row& r) { return r.figures.tokens_per_second > 0 ? fmt::format("{:.0f}", r.figures.tokens_per_second) : std::string("-"); }},
     Column{"STEP-T", 7, 3, false, [](const Row& r) { return time_text(r.figures.step_s); }},
@@ -200,9 +200,6 @@ std::string news_text(const TopFrame& frame) {
 
 void add_job(const TopFrame& frame, std::vector<std::string>& lines) {
   const LiveState& now = *frame.now;
-  const auto optional = [](const char* name, const std::optional<double>& value, int digits) {
-    return value ? name + fixed(*value, digits) : std::string();
-  };
   flow({printable_text(now.job_name, kMaxNameBytes), printable_text(now.activity, kMaxNameBytes),
         "generation " + std::to_string(now.generation), printable_text(now.layout, kMaxNameBytes),
         "up " + duration_text(now.wall_s), news_text(frame)},
@@ -213,12 +210,13 @@ void add_job(const TopFrame& frame, std::vector<std::string>& lines) {
     const std::string share = fmt::format(" ({} %)", 100 * now.step / now.total_steps);
     if (step.size() + share.size() <= static_cast<size_t>(frame.columns)) step += share;
   }
-  flow({step, now.eta_s ? "ETA " + duration_text(*now.eta_s) : "", optional("loss ", now.loss, 4),
-        optional("validation ", now.validation_loss, 4),
-        now.learning_rate ? "lr " + scientific(*now.learning_rate) : "",
-        optional("grad ", now.gradient_norm, 3),
-        now.tokens_per_second ? grouped(std::llround(*now.tokens_per_second)) + " tokens/s" : ""},
-       frame.columns, lines);
+  std::vector<std::string> figures = {step, now.eta_s ? "ETA " + duration_text(*now.eta_s) : ""};
+  contract::visit_figures(
+      [&](const contract::Figure& figure, const std::optional<double>& value) {
+        figures.push_back(figure_text(figure, value));
+      },
+      now);
+  flow(figures, frame.columns, lines);
   flow({now.checkpoint_step >= 0 ? "checkpoint " + grouped(now.checkpoint_step) : "no checkpoint",
         "restarts " + std::to_string(now.restarts),
         now.lost_steps > 0 ? "lost steps " + grouped(now.lost_steps) : "",

@@ -100,10 +100,7 @@ void apply_rank(const Sample& sample, control::RankReading& rank) {
   if (name == "trainyard_rank_resident_memory_bytes") counters.resident_bytes = whole(sample.value);
   if (name == "trainyard_rank_memory_bytes") add(counters.memory_bytes[0], sample.value);
   if (name == "trainyard_rank_phase" && sample.value == 1) {
-    for (int i = 0; i <= static_cast<int>(contract::Phase::kDone); ++i) {
-      const auto phase = static_cast<contract::Phase>(i);
-      if (control::label_of(phase) == sample.label("phase")) rank.phase = phase;
-    }
+    rank.phase = contract::phase_named(sample.label("phase")).value_or(rank.phase);
   }
   if (name == "trainyard_rank_stage_seconds_total") {
     for (size_t i = 0; i < contract::kStages; ++i) {
@@ -120,11 +117,11 @@ void apply_job(const Sample& sample, LiveState& state) {
   const double value = sample.value;
   if (name == "trainyard_step") state.step = whole(value);
   if (name == "trainyard_step_target") state.total_steps = whole(value);
-  if (name == "trainyard_loss_nats") state.loss = known(value);
-  if (name == "trainyard_validation_loss_nats") state.validation_loss = known(value);
-  if (name == "trainyard_learning_rate") state.learning_rate = known(value);
-  if (name == "trainyard_gradient_norm") state.gradient_norm = known(value);
-  if (name == "trainyard_tokens_per_second" && value > 0) state.tokens_per_second = known(value);
+  contract::visit_figures(
+      [&](const contract::Figure& figure, std::optional<double>& shown) {
+        if (name == figure.family && (!figure.zero_is_unknown || value > 0)) shown = known(value);
+      },
+      state);
   if (name == "trainyard_job_phase" && value == 1) state.activity = sample.label("phase");
   if (name == "trainyard_job_generation") state.generation = whole(value);
   if (name == "trainyard_job_layout_info") state.layout = sample.label("layout");

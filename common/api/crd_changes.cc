@@ -4,6 +4,7 @@
 
 #include "common/api/crd_rules.h"
 #include "common/api/field_kinds.h"
+#include "common/api/numerics.h"
 
 /// Which fields of a job may change, and when. A job that has not begun (its spec was refused, or
 /// nobody has looked at it yet) may be changed at will: its first generation is written only over
@@ -39,7 +40,8 @@ constexpr std::array<std::string_view, 1> kFreeEngine = {"runtime"};
 /// What a checkpoint depends on: another value would be another run.
 constexpr std::array<std::string_view, 4> kNeverEngine = {"model", "numerics", "seed", "startFrom"};
 constexpr std::array<std::string_view, 1> kFreeFailurePolicy = {"budgets"};
-constexpr std::array<std::string_view, 2> kFreeCheckpointPolicy = {"everySteps", "keepLast"};
+constexpr std::array<std::string_view, 4> kFreeCheckpointPolicy = {
+    "everySteps", "keepLast", "memoryEverySteps", "memoryReplicas"};
 constexpr std::array<std::string_view, 2> kNeverCheckpointPolicy = {"storage", "path"};
 
 template <size_t N>
@@ -88,6 +90,22 @@ std::string same(const std::string& parent, const FieldNames::Name& field) {
   const std::string equal = now + " == " + before;
   if (field.always) return equal;
   return "has(" + now + ") == has(" + before + ") && (!has(" + now + ") || " + equal + ")";
+}
+
+/// Of jobs that were applied when numerics.grainTokens had another default, which the server has
+/// written into them: the manifest of such a job, applied again, does not change it.
+std::string same_numerics() {
+  const std::string parent = ".spec.engine.numerics";
+  std::string all;
+  for (const FieldNames::Name& field : FieldNames::of<NumericsSpec>()) {
+    std::string holds = same(parent, field);
+    if (field.name == "grainTokens") {
+      holds += " || (self" + parent + ".grainTokens == 0 && oldSelf" + parent +
+               ".grainTokens == " + std::to_string(kEarlierGrainTokens) + ")";
+    }
+    all += (all.empty() ? "(" : " && (") + holds + ")";
+  }
+  return all;
 }
 
 /// True for a job that never had a pod. Ends with "||".
@@ -151,8 +169,9 @@ void add_engine_changes(std::vector<CelRule>& rules) {
   for (const FieldNames::Name& field : FieldNames::of<EngineSpec>()) {
     if (is_in(kFreeEngine, field.name)) continue;
     const std::string path = "spec.engine." + field.name;
-    const std::string holds = "!has(self.spec.engine) || !has(oldSelf.spec.engine) || (" +
-                              same(".spec.engine", field) + ")";
+    const std::string holds =
+        "!has(self.spec.engine) || !has(oldSelf.spec.engine) || (" +
+        (field.name == "numerics" ? same_numerics() : same(".spec.engine", field)) + ")";
     rules.push_back(is_in(kNeverEngine, field.name) ? unless_begun(holds, kNeverOnceBegun, path)
                                                     : while_empty(holds, path));
   }

@@ -103,6 +103,29 @@ std::vector<CelRule> policy_rules() {
       {"spec.checkpointPolicy",
        "!has(self.path) || !(self.path.startsWith('/') || self.path.matches('(^|/)[.][.](/|$)'))",
        "must be a relative path without ..", "path"},
+      {"spec",
+       "!has(self.checkpointPolicy.memoryEverySteps) || self.checkpointPolicy.memoryEverySteps == "
+       "0 "
+       "|| self.failurePolicy.restartStrategy == 'InPlace'",
+       "must be 0, as only failurePolicy.restartStrategy InPlace resumes from memory",
+       "checkpointPolicy.memoryEverySteps"},
+      {"spec",
+       "self.checkpointPolicy.memoryReplicas == 0 || self.failurePolicy.restartStrategy == "
+       "'InPlace'",
+       "must be 0, as only failurePolicy.restartStrategy InPlace resumes from memory",
+       "checkpointPolicy.memoryReplicas"},
+      {"spec",
+       "self.checkpointPolicy.memoryReplicas == 0 || (has(self.engine) && self.numNodes > 1 && "
+       "(!has(self.checkpointPolicy.memoryEverySteps) || "
+       "self.checkpointPolicy.memoryEverySteps != 0))",
+       "must be 0 without an engine, on one node, or where memoryEverySteps is 0",
+       "checkpointPolicy.memoryReplicas"},
+      {"spec", "self.spares.count == 0 || self.failurePolicy.restartStrategy == 'InPlace'",
+       "must be 0, as only failurePolicy.restartStrategy InPlace promotes spares", "spares.count"},
+      {"spec",
+       "self.spares.count == 0 || has(self.engine) || (self.agent == 'Auto' && "
+       "self.numProcPerNode != 1)",
+       "must be 0, as these pods have no agent that could wait", "spares.count"},
       {"spec.successPolicy.rules.*",
        "(has(self.succeededIndexes) && self.succeededIndexes != '') || has(self.succeededCount)",
        "must hold succeededIndexes or succeededCount"},
@@ -134,9 +157,82 @@ std::vector<CelRule> engine_rules() {
       {"spec.engine", "!has(self.precision.lossScale) || self.precision.compute == 'FP16'",
        "must be left out: only FP16 needs it", "precision.lossScale"},
       {"spec.engine", "!has(self.precision.reduce) || self.numerics.mode == 'Fast'",
-       "must be left out: only Fast numerics round what is exchanged", "precision.reduce"},
+       "must be left out: it needs numerics.mode Fast", "precision.reduce"},
+      {"spec.engine", "!has(self.precision.reduce) || self.precision.reduce == 'FP32'",
+       "must be FP32, the format of the gradients", "precision.reduce"},
+      {"spec.engine", "self.numerics.mode != 'Fast' || self.device == 'Cuda'",
+       "Fast computes on GPUs alone: it needs device Cuda", "numerics.mode"},
+      {"spec.engine", "!has(self.numerics.grainSequences) || self.numerics.mode != 'Fast'",
+       "must be left out: Fast numerics round no sums", "numerics.grainSequences"},
+      {"spec.engine", "!has(self.numerics.grainSequences) || self.device != 'Cpu'",
+       "must be left out: device Cpu adds by grainTokens", "numerics.grainSequences"},
+      {"spec.engine",
+       "!has(self.numerics.grainSequences) || self.batch.microSequences % "
+       "self.numerics.grainSequences == 0",
+       "must be a divisor of batch.microSequences", "numerics.grainSequences"},
+      {"spec.engine",
+       "self.data.documents == 'Join' || (self.parallelism.context == 1 && "
+       "!self.parallelism.sequenceParallel)",
+       "must be Join with parallelism.context above 1 or sequenceParallel", "data.documents"},
+      {"spec.engine", "self.runtime.transport != 'Nccl' || self.device == 'Cuda'",
+       "Nccl connects GPUs: it needs device Cuda", "runtime.transport"},
+      {"spec.engine", "self.device != 'Cuda' || self.numerics.grainTokens == 0",
+       "must be left out: device Cuda adds by grainSequences", "numerics.grainTokens"},
+      {"spec.engine", "self.device != 'Cuda' || self.numerics.keyBlock == 0",
+       "must be left out: the attention of device Cuda has blocks of its own", "numerics.keyBlock"},
+      {"spec.engine",
+       "self.numerics.mode != 'Fast' || !has(self.numerics.tensorChunks) || "
+       "self.numerics.tensorChunks == 0",
+       "must be left out: the sums of Fast numerics have no pieces", "numerics.tensorChunks"},
       {"spec.engine", "!has(self.model.heads) || self.model.heads % self.parallelism.tensor == 0",
        "must be a divisor of model.heads", "parallelism.tensor"},
+      {"spec.engine",
+       "!has(self.model.kvHeads) || self.model.kvHeads == 0 || "
+       "self.model.kvHeads % self.parallelism.tensor == 0 || "
+       "self.parallelism.tensor % self.model.kvHeads == 0",
+       "must be a divisor of model.kvHeads, or a multiple of it", "parallelism.tensor"},
+      {"spec.engine",
+       "self.parallelism.context == 1 || !has(self.model.kvHeads) || self.model.kvHeads == 0 || "
+       "self.model.kvHeads % self.parallelism.tensor == 0",
+       "must be 1 where tensor ranks share model.kvHeads", "parallelism.context"},
+      {"spec.engine",
+       "self.device != 'Cuda' || !has(self.model.kvHeads) || self.model.kvHeads == 0 || "
+       "self.model.kvHeads % self.parallelism.tensor == 0",
+       "must be a divisor of model.kvHeads with device Cuda", "parallelism.tensor"},
+      {"spec.engine",
+       "self.device != 'Cuda' || self.numerics.mode == 'Fast' || self.parallelism.tensor == 1 || "
+       "!has(self.model.family) || self.model.family != 'Qwen3'",
+       "must be 1 with device Cuda for Qwen3, unless numerics.mode is Fast", "parallelism.tensor"},
+      {"spec.engine",
+       "self.device != 'Cuda' || self.numerics.mode == 'Fast' || "
+       "!self.parallelism.sequenceParallel",
+       "must be false with device Cuda, unless numerics.mode is Fast",
+       "parallelism.sequenceParallel"},
+      {"spec.engine",
+       "self.parallelism.context == 1 || self.parallelism.contextMode == 'Ring' || "
+       "!has(self.model.heads) || self.model.heads % "
+       "(self.parallelism.tensor * self.parallelism.context) == 0",
+       "must be a divisor of model.heads / parallelism.tensor, or contextMode must be Ring",
+       "parallelism.context"},
+      {"spec.engine",
+       "self.parallelism.context == 1 || self.parallelism.contextMode == 'Ring' || "
+       "!has(self.model.kvHeads) || self.model.kvHeads % "
+       "(self.parallelism.tensor * self.parallelism.context) == 0",
+       "must be a divisor of model.kvHeads / parallelism.tensor, or contextMode must be Ring",
+       "parallelism.context"},
+      {"spec.engine",
+       "self.parallelism.context == 1 || self.parallelism.contextMode != 'Ring' || "
+       "!has(self.model.slidingWindow) || self.model.slidingWindow == 0 || "
+       "!has(self.data.sequenceLength) || self.model.slidingWindow >= self.data.sequenceLength",
+       "must be Ulysses with a model.slidingWindow below data.sequenceLength",
+       "parallelism.contextMode"},
+      {"spec.engine",
+       "self.device != 'Cuda' || self.parallelism.context == 1 || "
+       "self.parallelism.contextMode != 'Ring'",
+       "must be Ulysses with device Cuda", "parallelism.contextMode"},
+      {"spec.engine",
+       "self.device != 'Cuda' || self.numerics.mode == 'Fast' || self.parallelism.context == 1",
+       "must be 1 with device Cuda, unless numerics.mode is Fast", "parallelism.context"},
       {"spec.engine",
        "!has(self.model.layers) || self.parallelism.pipeline * self.parallelism.chunksPerStage <= "
        "self.model.layers + 2",
@@ -178,9 +274,51 @@ std::vector<CelRule> engine_rules() {
       {"spec.engine", "!self.parallelism.sequenceParallel || self.parallelism.tensor > 1",
        "must be false, as tensor is 1", "parallelism.sequenceParallel"},
       {"spec.engine",
+       "!has(self.numerics.tensorChunks) || (self.numerics.tensorChunks % self.parallelism.tensor "
+       "== 0 && (self.numerics.tensorChunks > 0 || self.parallelism.tensor == 1))",
+       "must be a multiple of parallelism.tensor, and 0 only where that is 1",
+       "numerics.tensorChunks"},
+      {"spec.engine",
+       "self.parallelism.context == 1 || self.numerics.grainTokens == 0 || "
+       "!has(self.data.sequenceLength) || self.data.sequenceLength % (2 * self.parallelism.context "
+       "* self.numerics.grainTokens) == 0",
+       "must divide data.sequenceLength / (2 x parallelism.context)", "numerics.grainTokens"},
+      {"spec.engine",
+       "self.parallelism.context == 1 || self.parallelism.contextMode != 'Ring' || "
+       "self.numerics.keyBlock == 0 || !has(self.data.sequenceLength) || "
+       "self.data.sequenceLength % (2 * self.parallelism.context * self.numerics.keyBlock) == 0",
+       "must divide data.sequenceLength / (2 x parallelism.context) with contextMode Ring",
+       "numerics.keyBlock"},
+      {"spec.engine",
+       "self.parallelism.context == 1 || !has(self.data.sequenceLength) || "
+       "self.data.sequenceLength % (2 * self.parallelism.context) == 0",
+       "must be a multiple of 2 x parallelism.context", "data.sequenceLength"},
+      {"spec.engine",
+       "!self.parallelism.sequenceParallel || !has(self.data.sequenceLength) || "
+       "self.data.sequenceLength % (self.parallelism.tensor * (self.parallelism.context > 1 ? 2 * "
+       "self.parallelism.context : 1)) == 0",
+       "must be a multiple of parallelism.tensor, and of 2 x context x tensor where context is "
+       "above 1, with sequenceParallel",
+       "data.sequenceLength"},
+      {"spec.engine",
+       "!self.parallelism.sequenceParallel || self.numerics.grainTokens == 0 || "
+       "!has(self.data.sequenceLength) || self.data.sequenceLength % (self.parallelism.tensor * "
+       "(self.parallelism.context > 1 ? 2 * self.parallelism.context : 1) * "
+       "self.numerics.grainTokens) == 0",
+       "must divide data.sequenceLength / parallelism.tensor, and / (2 x context x tensor) where "
+       "context is above 1, with sequenceParallel",
+       "numerics.grainTokens"},
+      {"spec.engine",
        "self.evaluation.earlyStopPatience == 0 || (has(self.data.validation) && "
        "size(self.data.validation) > 0)",
        "must be 0, as there is no data.validation to judge by", "evaluation.earlyStopPatience"},
+      {"spec.engine", "self.evaluation.earlyStopPatience == 0 || self.evaluation.everySteps > 0",
+       "must be 0, as everySteps is 0 and the only evaluation follows the last step",
+       "evaluation.earlyStopPatience"},
+      {"spec.engine",
+       "self.evaluation.earlyStopDelta == 0.0 || self.evaluation.earlyStopPatience > 0",
+       "must be 0, as earlyStopPatience is 0 and nothing ends the run early",
+       "evaluation.earlyStopDelta"},
   };
 }
 

@@ -5,7 +5,7 @@
 #include "common/api/decoder.h"
 #include "common/api/pod_template.h"
 #include "common/api/validate.h"
-#include "common/io/file.h"
+#include "common/io/input.h"
 
 namespace trainyard::api {
 namespace {
@@ -136,7 +136,7 @@ Result<TrainingJob> decode_training_job(std::string_view text, const DecodeOptio
 }
 
 Result<std::string> read_manifest(const std::filesystem::path& path) {
-  Result<std::string> text = read_file(path == "-" ? "/dev/stdin" : path, kMaxManifestBytes);
+  Result<std::string> text = read_input(path == "-" ? "/dev/stdin" : path, kMaxManifestBytes);
   if (text) return text;
   return Error{ErrorCode::kInvalidConfig,
                path.string() + ": wanted a readable manifest: " + text.error().message};

@@ -2,6 +2,8 @@
 
 #include <limits>
 
+#include "common/text/quantity.h"
+
 namespace trainyard::api {
 namespace {
 
@@ -18,6 +20,18 @@ std::optional<double> decimal_text(std::string_view text) {
   const auto result = std::from_chars(text.data(), end, value);
   if (result.ec != std::errc() || result.ptr != end || !std::isfinite(value)) return std::nullopt;
   return value;
+}
+
+/// A whole number of what `resources.limits` of a container says; nothing where it says none that
+/// can be read, of which check_pod_template speaks.
+std::optional<int64_t> limit_of(const Node& container, std::string_view resource) {
+  const Node* resources = container.find("resources");
+  const Node* limits = resources == nullptr ? nullptr : resources->find("limits");
+  const Node* limit = limits == nullptr ? nullptr : limits->find(resource);
+  if (limit == nullptr) return std::nullopt;
+  constexpr int64_t kThousandths = 1000;
+  const std::optional<int64_t> amount = text::parse_quantity(limit->string);
+  return amount ? std::optional(*amount / kThousandths) : std::nullopt;
 }
 
 /// "-12.345" as -12345; no other notation.
@@ -41,6 +55,21 @@ bool is_whole(std::string_view text) {
   if (text.starts_with('-') || text.starts_with('+')) text.remove_prefix(1);
   return !text.empty() && !text.starts_with('0') &&
          text.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+/// What is said of a key that asks for it; no family has such a layer.
+constexpr char kNoBatchNorm[] =
+    "none: means over a batch would make the bits depend on how ranks and micro-batches divide it; "
+    "every family norms each token by itself (LayerNorm, RMSNorm)";
+
+/// "batchNorm", "sync_batch_norm" and the like.
+bool is_batch_norm(std::string_view key) {
+  std::string letters;
+  for (const char c : key) {
+    if (c != '_' && c != '-')
+      letters += static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+  }
+  return letters.find("batchnorm") != std::string::npos;
 }
 
 /// Where a container's variable has its value from.
@@ -227,6 +256,8 @@ void Decoder::decode_container(const Node& node, const std::string& path, Contai
   decode_member(node, path, "image", out.image);
   decode_member(node, path, "command", out.command);
   decode_member(node, path, "args", out.args);
+  out.gpus = limit_of(node, kGpuResource).value_or(0);
+  out.memory_limit_bytes = limit_of(node, "memory");
   const Node* env = node.find("env");
   if (env == nullptr || env->kind == Kind::kNull) return;
   const std::string env_path = text::join_path(path, "env");
@@ -249,7 +280,8 @@ void Decoder::decode_container(const Node& node, const std::string& path, Contai
 void Decoder::report_unknown(const text::Member& member, const std::string& path,
                              const std::vector<std::string_view>& names) {
   const std::string_view nearest = nearest_name(member.key, names);
-  const std::string wanted = nearest.empty() ? join_choices(names) : std::string(nearest);
+  std::string wanted = nearest.empty() ? join_choices(names) : std::string(nearest);
+  if (is_batch_norm(member.key)) wanted = kNoBatchNorm;
   const std::string member_path = text::join_path(path, member.key);
   if (!faults_.has(member_path)) faults_.add_at(member.line, member_path, "an unknown key", wanted);
 }

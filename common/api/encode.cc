@@ -9,6 +9,7 @@
 
 #include "common/api/enum_names.h"
 #include "common/api/job_fields.h"
+#include "common/base/seconds_text.h"
 #include "common/text/json_writer.h"
 #include "common/text/rfc3339.h"
 
@@ -23,17 +24,6 @@ std::string decimal_text(double value) {
   return text::shortest(value);
 }
 
-/// "12.345", without zeros at the end.
-std::string seconds_text(std::chrono::milliseconds value) {
-  const auto count = static_cast<uint64_t>(value.count());
-  const uint64_t magnitude = value.count() < 0 ? 0 - count : count;
-  std::string text = (value.count() < 0 ? "-" : "") + std::to_string(magnitude / 1000);
-  const std::string fraction = std::to_string(1000 + magnitude % 1000).substr(1);
-  if (fraction == "000") return text;
-  text += "." + fraction;
-  return text.erase(text.find_last_not_of('0') + 1);
-}
-
 /// The visitor that writes members; what is absent or empty is left out.
 class Encoder {
  public:
@@ -41,6 +31,7 @@ class Encoder {
 
   template <class T>
   void operator()(const Field& field, const T& value) {
+    if (field.unwritten_zero && value == T{}) return;
     if (is_absent(field, value)) return;
     json_.key(field.name);
     write(field, value);
@@ -112,7 +103,9 @@ class Encoder {
   void write(const Field& field, std::chrono::seconds value) {
     write(field, int64_t{value.count()});
   }
-  void write(const Field&, std::chrono::milliseconds value) { json_.string(seconds_text(value)); }
+  void write(const Field&, std::chrono::milliseconds value) {
+    json_.string(decimal_seconds(value));
+  }
   void write(const Field&, Time value) { json_.string(text::format_time(value)); }
   void write(const Field&, const PodTemplate& value) { json_.raw(value.json); }
   template <class T>

@@ -2,104 +2,12 @@
 
 #include "common/api/engine_spec.h"
 #include "common/api/field.h"
+#include "common/api/model_fields.h"
 
 /// The field tables of `engine`; see field.h.
 namespace trainyard::api {
 
-inline constexpr double kMaxSize = 1 << 24;  // of a model dimension: beyond any model
-inline constexpr double kMaxLayers = 4096;
-inline constexpr double kMaxHeads = 4096;
-/// Width of the feed-forward layer by that of the residual stream, where it is not given (Vaswani
-/// et al. 2017, section 3.3, and every GPT-2).
-inline constexpr int64_t kFfnRatio = 4;
-/// So that what is derived of it stays within kMaxSize.
-inline constexpr double kMaxHidden = kMaxSize / static_cast<double>(kFfnRatio);
 inline constexpr double kMaxCount = 1'000'000'000'000;  // of steps, sequences: beyond any run
-
-template <class V, Is<ModelSpec> S>
-void visit_fields(V& visit, S& model) {
-  visit(
-      {.name = "preset",
-       .description = "A known shape by name; other keys of `model` override single values of it."},
-      model.preset);
-  visit({.name = "family",
-         .description = "The architecture.",
-         .default_note = "the preset's, else GPT2"},
-        model.family);
-  visit({.name = "layers",
-         .description = "Transformer blocks.",
-         .minimum = 1,
-         .maximum = kMaxLayers,
-         .zero = Zero::kAbsent,
-         .default_note = "from preset or import"},
-        model.layers);
-  visit({.name = "hidden",
-         .description = "Width of the residual stream, in elements; a multiple of heads.",
-         .minimum = 1,
-         .maximum = kMaxHidden,
-         .zero = Zero::kAbsent,
-         .default_note = "from preset or import"},
-        model.hidden);
-  visit({.name = "heads",
-         .description = "Attention heads.",
-         .minimum = 1,
-         .maximum = kMaxHeads,
-         .zero = Zero::kAbsent,
-         .default_note = "from preset or import"},
-        model.heads);
-  visit({.name = "kvHeads",
-         .description = "Key and value heads; a divisor of heads. GPT2 has as many as heads.",
-         .minimum = 1,
-         .maximum = kMaxHeads,
-         .zero = Zero::kAbsent,
-         .default_note = "heads"},
-        model.kv_heads);
-  visit({.name = "ffn",
-         .description = "Width of the feed-forward layer, in elements.",
-         .minimum = 1,
-         .maximum = kMaxSize,
-         .zero = Zero::kAbsent,
-         .default_note = "4 x hidden"},
-        model.ffn);
-  visit(
-      {.name = "vocab",
-       .description = "Vocabulary size, in tokens. Left out, the worker takes that in the headers "
-                      "of the token shards.",
-       .minimum = 1,
-       .maximum = kMaxSize,
-       .zero = Zero::kAbsent,
-       .default_note = "from preset, import or data"},
-      model.vocab);
-  visit({.name = "maxPositions",
-         .description = "Positions the model has embeddings for, in tokens.",
-         .minimum = 1,
-         .maximum = kMaxSize,
-         .zero = Zero::kAbsent,
-         .default_note = "from preset or import, else data.sequenceLength"},
-        model.max_positions);
-  visit({.name = "tieEmbeddings",
-         .description = "Use the token embedding as the output projection as well.",
-         .planned = true},
-        model.tie_embeddings);
-  visit({.name = "dropout",
-         .description = "Probability with which an activation is dropped in training.",
-         .minimum = 0,
-         .below = 1},
-        model.dropout);
-  visit({.name = "layerNormEpsilon",
-         .description = "Added to the variance in layer normalization.",
-         .minimum = 0,
-         .below = 1,
-         .default_note = "from import, else 0.00001"},
-        model.layer_norm_epsilon);
-  visit({.name = "import",
-         .description = "A Hugging Face folder (config.json and safetensors) whose shape and "
-                        "weights the run starts from; excludes preset, and shape keys must agree. "
-                        "Once there is a checkpoint it may be gone.",
-         .default_note = "fresh weights",
-         .content = Content::kPath},
-        model.import_path);
-}
 
 template <class V, Is<DataSpec> S>
 void visit_fields(V& visit, S& data) {
@@ -120,20 +28,24 @@ void visit_fields(V& visit, S& data) {
          .zero = Zero::kAbsent,
          .default_note = "model.maxPositions"},
         data.sequence_length);
-  visit(
-      {.name = "tokenizer",
-       .description = "Tokenizer folder or file. Checkpoints name it, and `trainyard sample` looks "
-                      "there where it is told no other; training does without.",
-       .default_note = "none",
-       .content = Content::kPath},
-      data.tokenizer);
+  visit({.name = "documents",
+         .description = "What tokens see of the other documents in their sequence: Join: all "
+                        "before them; Isolate: nothing, and positions begin anew.",
+         .unwritten_zero = true},
+        data.documents);
+  visit({.name = "tokenizer",
+         .description = "Tokenizer folder or file. Checkpoints name it, and `trainyard sample` "
+                        "looks there where it is told no other; training does without.",
+         .default_note = "none",
+         .content = Content::kPath},
+        data.tokenizer);
 }
 
 template <class V, Is<BatchSpec> S>
 void visit_fields(V& visit, S& batch) {
   visit({.name = "globalSequences",
-         .description = "Sequences of one optimizer step over all ranks; the same at any number of "
-                        "ranks.",
+         .description =
+             "Sequences of one optimizer step over all ranks; the same at any number of ranks.",
          .need = Need::kRequired,
          .minimum = 1,
          .maximum = kMaxCount},
@@ -180,13 +92,15 @@ void visit_fields(V& visit, S& schedule) {
          .minimum = 0,
          .maximum = kMaxCount},
         schedule.warmup_steps);
-  visit({.name = "horizonSteps",
-         .description = "Steps over which the learning rate falls, counted from the first; after "
-                        "them it stays at its last value. 0 means steps. State it where a run may "
-                        "be made longer later.",
-         .minimum = 0,
-         .maximum = kMaxCount},
-        schedule.horizon_steps);
+  visit(
+      {.name = "horizonSteps",
+       .description =
+           "Steps over which the learning rate falls, counted from the first; after them it stays "
+           "at its last value. 0 means steps. State it where a run may be made longer later.",
+       .minimum = 0,
+       .maximum = kMaxCount,
+       .unwritten_zero = true},
+      schedule.horizon_steps);
   visit({.name = "minRatio",
          .description = "The learning rate after horizonSteps as a part of the peak.",
          .minimum = 0,
@@ -220,22 +134,33 @@ void visit_fields(V& visit, S& parallelism) {
          .description = "How ranks divide the work. Under DataParallel the data rank 0 gathers the "
                         "gradients, updates the parameters and broadcasts them."},
         parallelism.mode);
-  visit({.name = "tensor",
-         .description = "Ranks that share every layer; a divisor of model.heads.",
-         .minimum = 1,
-         .maximum = 65536,
-         .planned = true},
-        parallelism.tensor);
+  visit(
+      {.name = "tensor",
+       .description =
+           "Ranks that share every layer, the vocabulary and the loss, by heads: a divisor of "
+           "model.heads and, on several nodes, of numProcPerNode, that divides model.kvHeads or is "
+           "a multiple of it whose quotient divides model.headDim; ranks that are more share these "
+           "heads. With Canonical numerics and one numerics.tensorChunks no value changes the "
+           "bits. With device Cuda it divides model.kvHeads, and Qwen3 needs numerics.mode Fast "
+           "for more than 1.",
+       .minimum = 1,
+       .maximum = 65536},
+      parallelism.tensor);
   visit({.name = "pipeline",
          .description = "Stages the layers are divided into.",
          .minimum = 1,
          .maximum = 65536},
         parallelism.pipeline);
   visit({.name = "context",
-         .description = "Ranks that share every sequence.",
+         .description =
+             "Ranks that share every sequence: each has its positions of all activations, so that "
+             "a sequence may be longer than what one rank has memory for. 2 x context divides "
+             "data.sequenceLength, and tensor x context, but for contextMode Ring, model.heads and "
+             "model.kvHeads; it is 1 where tensor ranks share these. Under one "
+             "numerics.grainTokens and keyBlock no value changes the bits. With device Cuda it "
+             "needs contextMode Ulysses and numerics.mode Fast, whose bits it changes.",
          .minimum = 1,
-         .maximum = 65536,
-         .planned = true},
+         .maximum = 65536},
         parallelism.context);
   visit({.name = "expert",
          .description = "Ranks that share the experts of a layer.",
@@ -251,9 +176,8 @@ void visit_fields(V& visit, S& parallelism) {
          .maximum = 65536},
         parallelism.shard);
   visit({.name = "zeroStage",
-         .description =
-             "States that the ranks of `shard` share out: 0 none, 1 the optimizer's, 2 also the "
-             "gradients, 3 also the parameters. No stage changes the bits.",
+         .description = "States that the ranks of `shard` share out: 0 none, 1 the optimizer's, 2 "
+                        "also the gradients, 3 also the parameters. No stage changes the bits.",
          .minimum = 0,
          .maximum = 3,
          .default_note = "1, and 0 under mode DataParallel"},
@@ -262,36 +186,46 @@ void visit_fields(V& visit, S& parallelism) {
          .description = "Order of forward and backward passes over the stages."},
         parallelism.pipeline_schedule);
   visit({.name = "chunksPerStage",
-         .description =
-             "Stages of each rank of a pipeline, 2 or more under Interleaved: the layers are "
-             "divided into pipeline x chunksPerStage stages.",
+         .description = "Stages of each rank of a pipeline, 2 or more under Interleaved: the "
+                        "layers are divided into pipeline x chunksPerStage stages.",
          .minimum = 1,
          .maximum = 1024},
         parallelism.chunks_per_stage);
-  visit({.name = "stages",
-         .description =
-             "Transformer blocks of each stage: pipeline x chunksPerStage numbers that add up to "
-             "model.layers. The embedding belongs to the first stage, the head to the last; only "
-             "these two may have 0 blocks. No cut changes the bits.",
-         .minimum = 0,
-         .maximum = kMaxLayers,
-         .default_note = "such that the stage that costs most costs least"},
-        parallelism.stages);
+  visit(
+      {.name = "stages",
+       .description = "Transformer blocks of each stage: pipeline x chunksPerStage numbers that "
+                      "add up to model.layers. The embedding belongs to the first stage, the head "
+                      "to the last; only these two may have 0 blocks. No cut changes the bits.",
+       .minimum = 0,
+       .maximum = kMaxLayers,
+       .default_note = "such that the stage that costs most costs least"},
+      parallelism.stages);
   visit({.name = "recompute",
          .description = "Activations computed again in the backward pass instead of kept: "
                         "Selective, those of norms and GELU; Full, all but the inputs of layers."},
         parallelism.recompute);
-  visit({.name = "sequenceParallel",
-         .description = "Divide what tensor parallelism replicates along the sequence.",
-         .planned = true},
-        parallelism.sequence_parallel);
-  visit({.name = "contextMode", .description = "How a sequence is divided over a context group."},
+  visit(
+      {.name = "sequenceParallel",
+       .description =
+           "Share out what tensor ranks would have all of, norms, dropout and the residual stream, "
+           "by slices of each sequence: activations take less memory. More is sent: what the "
+           "backward pass gathers again, and once a step gradients of what each of these ranks has "
+           "whole. tensor divides data.sequenceLength, with context ranks 2 x context x tensor. "
+           "With device Cuda it needs numerics.mode Fast."},
+      parallelism.sequence_parallel);
+  visit({.name = "contextMode",
+         .description =
+             "How context ranks bring the positions of a sequence together in attention. Ulysses: "
+             "each gets all positions of its part of the heads. Ring: each has all heads of two "
+             "blocks of positions, and is handed the keys and values of the others block by block; "
+             "numerics.keyBlock divides sequenceLength / (2 x context), and a slidingWindow is not "
+             "below sequenceLength. On processors neither changes the bits. Device Cuda takes "
+             "Ulysses."},
         parallelism.context_mode);
   visit({.name = "ringOrder",
-         .description =
-             "In what order the rings of collectives go round the ranks, each named at most once; "
-             "ranks that are not named follow ascending, ranks outside the world are left "
-             "out. Results do not depend on it.",
+         .description = "In what order the rings of collectives go round the ranks, each named at "
+                        "most once; ranks that are not named follow ascending, ranks outside the "
+                        "world are left out. Results do not depend on it.",
          .minimum = 0,
          .maximum = 65534,
          .default_note = "ascending"},
@@ -306,16 +240,56 @@ void visit_fields(V& visit, S& parallelism) {
 template <class V, Is<NumericsSpec> S>
 void visit_fields(V& visit, S& numerics) {
   visit({.name = "mode",
-         .description = "Canonical gives the same bits at every layout, Fast the library's order; "
-                        "Auto is Canonical on CPUs and Fast on GPUs."},
+         .description =
+             "Canonical gives the same bits at every layout. Fast sums gradients in fp32 and lets "
+             "libraries choose the order, with device Cuda alone: the same bits from run to run of "
+             "one layout. A run on GPUs keeps its mode. Auto is Canonical."},
         numerics.mode);
+  visit({.name = "grainTokens",
+         .description = "Tokens of a sequence whose contributions to a weight's gradient are added "
+                        "in fp32 before the exact sum; part of what the bits depend on. 0 means "
+                        "the value of the checkpoint that the run goes on from; in a new run all "
+                        "of a sequence up to 1024 tokens, and with context ranks the largest "
+                        "divisor up to 1024 of half of the positions that each has (sequenceLength "
+                        "/ (2 x context)), which it must divide; with sequenceParallel the same of "
+                        "the slices that tensor ranks have of these (sequenceLength / tensor).",
+         .minimum = 0,
+         .maximum = 65536,
+         .unwritten_zero = true},
+        numerics.grain_tokens);
+  visit({.name = "keyBlock",
+         .description =
+             "Positions that attention takes at once, of keys and of queries in dK and dV; part of "
+             "what the bits depend on. CPUs take up to 256. 0 means the value of the checkpoint "
+             "that the run goes on from, in a new run 128, with contextMode Ring the largest "
+             "divisor up to 128 of sequenceLength / (2 x context), which it must divide.",
+         .minimum = 0,
+         .maximum = 65536,
+         .unwritten_zero = true},
+        numerics.key_block);
   visit(
-      {.name = "grainTokens",
-       .description = "Tokens whose contributions are added in fp32 before the exact sum; part of "
-                      "what the bits depend on.",
-       .minimum = 1,
-       .maximum = 65536},
-      numerics.grain_tokens);
+      {.name = "tensorChunks",
+       .description = "Pieces into which the sums are cut that tensor ranks can share, and the "
+                      "vocabulary of the loss: a multiple of parallelism.tensor; 0 cuts none and "
+                      "needs tensor 1. Part of what the bits depend on, so a run that is to have "
+                      "more tensor ranks later names it (say, model.heads) from the start. On "
+                      "GPUs each piece is a product of its own, and pieces are multiples of 8 "
+                      "columns: take the most tensor ranks there will be. Fast numerics take "
+                      "none.",
+       .minimum = 0,
+       .maximum = 65536,
+       .default_note = "that of the checkpoint that the run goes on from; in a new run 0, and "
+                       "where parallelism.tensor is above 1 model.heads, with device Cuda tensor"},
+      numerics.tensor_chunks);
+  visit({.name = "grainSequences",
+         .description = "On GPUs, in place of grainTokens: sequences whose contributions are added "
+                        "in fp32 before the exact sum; a divisor of batch.microSequences.",
+         .minimum = 1,
+         .maximum = 65536,
+         .zero = Zero::kAbsent,
+         .default_note =
+             "that of the checkpoint that the run goes on from; in a new run batch.microSequences"},
+        numerics.grain_sequences);
 }
 
 template <class V, Is<RuntimeSpec> S>
@@ -327,7 +301,9 @@ void visit_fields(V& visit, S& runtime) {
          .maximum = 1024},
         runtime.threads);
   visit({.name = "transport",
-         .description = "How ranks exchange data; Auto takes shared memory on one host, else TCP."},
+         .description = "How ranks exchange data; Auto takes shared memory on one host, else TCP. "
+                        "Nccl, with device Cuda and several ranks: what a step exchanges goes from "
+                        "GPU to GPU, the rest as with Auto."},
         runtime.transport);
   visit({.name = "isa",
          .description = "CPU instruction set; Auto takes the fastest that the processor has. "
@@ -352,12 +328,18 @@ void visit_fields(V& visit, S& evaluation) {
          .maximum = kMaxCount},
         evaluation.sequences);
   visit({.name = "earlyStopPatience",
-         .description = "Evaluations without improvement after which the run ends; 0 turns this "
-                        "off.",
+         .description = "Evaluations in a row without a lower validation loss after which the run "
+                        "ends; 0 turns this off. Where it is on, an evaluation with the lowest "
+                        "loss is followed by a checkpoint, which is kept beside the newest ones.",
          .minimum = 0,
-         .maximum = kMaxCount,
-         .planned = true},
+         .maximum = kMaxCount},
         evaluation.early_stop_patience);
+  visit({.name = "earlyStopDelta",
+         .description = "By how much a validation loss must be below the lowest one before to "
+                        "count as lower, nats per token.",
+         .minimum = 0,
+         .maximum = 1000},
+        evaluation.early_stop_delta);
 }
 
 template <class V, Is<StartFrom> S>
@@ -398,9 +380,9 @@ void visit_fields(V& visit, S& engine) {
          .maximum = kMaxCount},
         engine.steps);
   visit({.name = "startFrom",
-         .description = "A checkpoint of another run in which this one begins; beside it "
-                        "model.import tells the shape alone. Once the run has a checkpoint of its "
-                        "own, that one may be gone.",
+         .description =
+             "A checkpoint of another run in which this one begins; beside it model.import tells "
+             "the shape alone. Once the run has a checkpoint of its own, that one may be gone.",
          .default_note = "fresh weights, or those of model.import"},
         engine.start_from);
   visit({.name = "optimizer", .description = "The optimizer."}, engine.optimizer);
@@ -410,6 +392,11 @@ void visit_fields(V& visit, S& engine) {
   visit({.name = "parallelism", .description = "How the work is divided over ranks."},
         engine.parallelism);
   visit({.name = "numerics", .description = "Which bits are promised."}, engine.numerics);
+  visit({.name = "device",
+         .description = "What ranks compute on. Auto is an NVIDIA GPU where every rank finds one, "
+                        "else the processor; part of what the bits depend on.",
+         .unwritten_zero = true},
+        engine.device);
   visit({.name = "seed", .description = "Seed of every random number of the run.", .minimum = 0},
         engine.seed);
   visit({.name = "runtime",

@@ -16,7 +16,13 @@ namespace trainyard::api {
 enum class Task { kCausalLM, kSequenceClassification, kMaskedLM };
 
 /// The architecture.
-enum class ModelFamily { kGPT2, kLlama, kQwen2, kBert, kMixtral };
+enum class ModelFamily { kGPT2, kLlama, kQwen2, kQwen3, kMistral, kBert, kMixtral };
+
+/// How rotary positions are stretched over more than a model was first trained on.
+enum class RopeScalingType { kLinear, kLlama3, kYarn };
+
+/// What tokens of a window see of the other documents in it.
+enum class Documents { kJoin, kIsolate };
 
 /// The update rule.
 enum class OptimizerName { kAdamW };
@@ -37,7 +43,7 @@ enum class PipelineSchedule { kNaive, kGPipe, kOneFOneB, kInterleaved, kZeroBubb
 enum class Recompute { kNone, kSelective, kFull };
 
 /// How a sequence is divided over a context group.
-enum class ContextMode { kRing, kUlysses };
+enum class ContextMode { kUlysses, kRing };
 
 /// What is kept in host memory between its uses.
 enum class Offload { kOptimizer, kParameters, kActivations };
@@ -47,6 +53,9 @@ enum class StartWhat { kState, kWeights };
 
 /// Which sums are exact; see docs/concepts/canonical-numerics.md.
 enum class NumericsMode { kAuto, kCanonical, kFast };
+
+/// What ranks compute on.
+enum class DeviceKind { kAuto, kCpu, kCuda };
 
 /// How ranks exchange gradients.
 enum class Transport { kAuto, kLocal, kShm, kTcp, kNccl };
@@ -60,6 +69,24 @@ enum class MemoryCheck { kRefuse, kWarn };
 /// Of every GPT-2 that OpenAI published (Radford et al. 2019).
 inline constexpr double kLayerNormEpsilon = 1e-5;
 
+/// Base of rotary positions where none is given (Su et al. 2021).
+inline constexpr double kRopeTheta = 10000;
+
+/// The members of transformers' rope_parameters.
+struct RopeScaling {
+  RopeScalingType type = RopeScalingType::kLinear;
+  double factor = 1;
+  double low_frequency_factor = 1;         ///< Llama3
+  double high_frequency_factor = 4;        ///< Llama3
+  int64_t original_positions = 0;          ///< Llama3, Yarn
+  double beta_fast = 32;                   ///< Yarn
+  double beta_slow = 1;                    ///< Yarn
+  std::optional<double> attention_factor;  ///< Yarn; of the factor when not given
+  bool truncate = true;                    ///< Yarn
+
+  bool operator==(const RopeScaling&) const = default;
+};
+
 /// The model's shape. After decoding, a preset's values and derived ones (kvHeads, ffn) are filled
 /// in; 0 remains only where the shape comes from elsewhere: every size when `import_path` is set
 /// (the worker reads config.json), and `vocab` when it is to come from the token shards.
@@ -70,24 +97,37 @@ struct ModelSpec {
   int64_t hidden = 0;
   int64_t heads = 0;
   int64_t kv_heads = 0;  ///< heads when not given
-  int64_t ffn = 0;       ///< 4 x hidden when not given
+  int64_t head_dim = 0;  ///< 0: hidden / heads; see head_dim_of()
+  int64_t ffn = 0;       ///< 4 x hidden when not given, 8/3 of it where gated
   /// 0: the worker takes the vocabulary size that the headers of the
   /// token shards state.
   int64_t vocab = 0;
   int64_t max_positions = 0;  ///< data.sequenceLength when not given
   bool tie_embeddings = true;
   double dropout = 0.0;
+  std::optional<bool> attention_bias;  ///< of all four projections
+  std::optional<bool> ffn_bias;
+  std::optional<double> rope_theta;  ///< kRopeTheta when not given
+  std::optional<RopeScaling> rope_scaling;
+  int64_t sliding_window = 0;  ///< keys that a query sees, its own included; 0: no bound
+  int64_t full_layers = 0;     ///< blocks, from the first on, without the window
   std::optional<double> layer_norm_epsilon;  ///< the import's or kLayerNormEpsilon when not given
   std::string import_path;  ///< `import`: a Hugging Face folder; empty: fresh weights
 
   bool operator==(const ModelSpec&) const = default;
 };
 
+/// Features of a head; heads > 0.
+constexpr int64_t head_dim_of(const ModelSpec& model) {
+  return model.head_dim > 0 ? model.head_dim : model.hidden / model.heads;
+}
+
 struct DataSpec {
   std::vector<std::string> tokens;      ///< token shards, training
   std::vector<std::string> validation;  ///< token shards, held out; empty: no evaluation
   /// Tokens of a sample. maxPositions when not given; 0 only while both are to come from an import.
   int64_t sequence_length = 0;
+  Documents documents = Documents::kJoin;
   std::string tokenizer;  ///< for sampling alone: tokenizer folder or file; empty: none
 
   bool operator==(const DataSpec&) const = default;
@@ -142,18 +182,25 @@ struct ParallelismSpec {
   std::vector<int64_t> stages;  ///< blocks of each stage; empty: cut by cost
   Recompute recompute = Recompute::kNone;
   bool sequence_parallel = false;
-  ContextMode context_mode = ContextMode::kRing;
+  ContextMode context_mode = ContextMode::kUlysses;
   std::vector<int64_t> ring_order;
   std::vector<Offload> offload;
 
   /// Ranks that hold one copy of the model together, with all of its states unsharded.
   int64_t model_ranks() const { return tensor * pipeline * context; }
+  /// Whether ranks share sequences by ring attention.
+  bool in_ring() const { return context > 1 && context_mode == ContextMode::kRing; }
   bool operator==(const ParallelismSpec&) const = default;
 };
 
 struct NumericsSpec {
   NumericsMode mode = NumericsMode::kAuto;
-  int64_t grain_tokens = 128;
+  int64_t grain_tokens = 0;  ///< 0: the checkpoint's, else a default (common/api/numerics.h)
+  int64_t key_block = 0;     ///< the same
+  std::optional<int64_t> tensor_chunks;  ///< the same where it is not given; 0: sums are not cut
+  /// On GPUs, in place of grain_tokens: sequences whose weight gradients are one partial of an
+  /// exact sum. 0: the checkpoint's, else batch.microSequences.
+  int64_t grain_sequences = 0;
 
   bool operator==(const NumericsSpec&) const = default;
 };
@@ -172,6 +219,7 @@ struct EvaluationSpec {
   int64_t every_steps = 200;  ///< 0: only after the last step
   int64_t sequences = 64;
   int64_t early_stop_patience = 0;  ///< evaluations without improvement; 0: off
+  double early_stop_delta = 0;      ///< what a loss must be lower by to be an improvement
 
   bool operator==(const EvaluationSpec&) const = default;
 };
@@ -203,6 +251,7 @@ struct EngineSpec {
   PrecisionSpec precision;
   ParallelismSpec parallelism;
   NumericsSpec numerics;
+  DeviceKind device = DeviceKind::kAuto;
   int64_t seed = 1234;
   RuntimeSpec runtime;
   EvaluationSpec evaluation;

@@ -59,10 +59,29 @@ template <>
 struct EnumTable<ModelFamily> {
   static constexpr auto kNames = std::to_array<EnumName<ModelFamily>>({
       {ModelFamily::kGPT2, "GPT2"},
-      {ModelFamily::kLlama, "Llama", kPlanned},
-      {ModelFamily::kQwen2, "Qwen2", kPlanned},
+      {ModelFamily::kLlama, "Llama"},
+      {ModelFamily::kQwen2, "Qwen2"},
+      {ModelFamily::kQwen3, "Qwen3"},
+      {ModelFamily::kMistral, "Mistral"},
       {ModelFamily::kBert, "Bert", kPlanned},
       {ModelFamily::kMixtral, "Mixtral", kPlanned},
+  });
+};
+
+template <>
+struct EnumTable<RopeScalingType> {
+  static constexpr auto kNames = std::to_array<EnumName<RopeScalingType>>({
+      {RopeScalingType::kLinear, "Linear"},
+      {RopeScalingType::kLlama3, "Llama3"},
+      {RopeScalingType::kYarn, "Yarn"},
+  });
+};
+
+template <>
+struct EnumTable<Documents> {
+  static constexpr auto kNames = std::to_array<EnumName<Documents>>({
+      {Documents::kJoin, "Join"},
+      {Documents::kIsolate, "Isolate"},
   });
 };
 
@@ -133,8 +152,8 @@ struct EnumTable<Recompute> {
 template <>
 struct EnumTable<ContextMode> {
   static constexpr auto kNames = std::to_array<EnumName<ContextMode>>({
+      {ContextMode::kUlysses, "Ulysses"},
       {ContextMode::kRing, "Ring"},
-      {ContextMode::kUlysses, "Ulysses", kPlanned},
   });
 };
 
@@ -152,7 +171,7 @@ struct EnumTable<NumericsMode> {
   static constexpr auto kNames = std::to_array<EnumName<NumericsMode>>({
       {NumericsMode::kAuto, "Auto"},
       {NumericsMode::kCanonical, "Canonical"},
-      {NumericsMode::kFast, "Fast", kPlanned},
+      {NumericsMode::kFast, "Fast"},
   });
 };
 
@@ -163,7 +182,7 @@ struct EnumTable<Transport> {
       {Transport::kLocal, "Local"},
       {Transport::kShm, "Shm"},
       {Transport::kTcp, "Tcp"},
-      {Transport::kNccl, "Nccl", kPlanned},
+      {Transport::kNccl, "Nccl"},
   });
 };
 
@@ -172,6 +191,15 @@ struct EnumTable<MemoryCheck> {
   static constexpr auto kNames = std::to_array<EnumName<MemoryCheck>>({
       {MemoryCheck::kRefuse, "Refuse"},
       {MemoryCheck::kWarn, "Warn"},
+  });
+};
+
+template <>
+struct EnumTable<DeviceKind> {
+  static constexpr auto kNames = std::to_array<EnumName<DeviceKind>>({
+      {DeviceKind::kAuto, "Auto"},
+      {DeviceKind::kCpu, "Cpu"},
+      {DeviceKind::kCuda, "Cuda"},
   });
 };
 
@@ -199,7 +227,7 @@ template <>
 struct EnumTable<SpareMode> {
   static constexpr auto kNames = std::to_array<EnumName<SpareMode>>({
       {SpareMode::kWarm, "Warm"},
-      {SpareMode::kCold, "Cold"},
+      {SpareMode::kCold, "Cold", kPlanned},
   });
 };
 
@@ -247,7 +275,7 @@ struct EnumTable<StallAction> {
       {StallAction::kRestartJob, "RestartJob"},
       {StallAction::kRestartProcess, "RestartProcess"},
       {StallAction::kReplacePod, "ReplacePod"},
-      {StallAction::kReplaceNode, "ReplaceNode", kPlanned},
+      {StallAction::kReplaceNode, "ReplaceNode"},
   });
 };
 

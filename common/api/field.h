@@ -52,6 +52,9 @@ struct Field {
   Notation notation = Notation::kNumber;
   Content content = Content::kPlain;
   bool planned = false;  ///< described, and not there yet: only the member's initialiser is taken
+  /// The initialiser is the type's zero, and is not written: builds from before the field refuse
+  /// its name or that value.
+  bool unwritten_zero = false;
 };
 
 /// S is T or const T: what lets one table serve readers and writers.

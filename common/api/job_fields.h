@@ -75,12 +75,14 @@ void visit_fields(V& visit, S& elastic) {
 template <class V, Is<SparesSpec> S>
 void visit_fields(V& visit, S& spares) {
   visit({.name = "count",
-         .description = "Pods kept ready to replace a failed one.",
+         .description = "Pods kept ready to take the place of a lost one, under restartStrategy "
+                        "InPlace and with an agent.",
          .minimum = 0,
-         .maximum = 1024,
-         .planned = true},
+         .maximum = 64},
         spares.count);
-  visit({.name = "mode", .description = "What a spare keeps ready."}, spares.mode);
+  visit({.name = "mode",
+         .description = "What a spare keeps ready: Warm, a pod whose agent waits for its order."},
+        spares.mode);
 }
 
 template <class V, Is<RestartBudget> S>
@@ -176,8 +178,8 @@ void visit_fields(V& visit, S& failure) {
       {.name = "restartStrategy",
        .description = "What is replaced when a member fails: all pods, the pod that failed, or "
                       "only its processes. InPlace replaces a pod that is lost, or that has failed "
-                      "three times within the window of a budget; without agents it replaces the "
-                      "pod that failed."},
+                      "three times within the window of a budget, which trainyard run does not; "
+                      "without agents it replaces the pod that failed."},
       failure.restart_strategy);
   visit({.name = "budgets",
          .description = "Restarts allowed, one entry a class.",
@@ -216,12 +218,12 @@ void visit_fields(V& visit, S& progress) {
          .minimum = 2,
          .maximum = 100000},
         progress.stall_factor);
-  visit(
-      {.name = "onStall",
-       .description = "What is done about a stall: it is reported, the ranks' stacks are printed, "
-                      "all pods are replaced, all processes are started again in their pods, or "
-                      "the pod of the rank to blame is replaced."},
-      progress.on_stall);
+  visit({.name = "onStall",
+         .description =
+             "What is done about a stall: it is reported, the ranks' stacks are printed, "
+             "all pods are replaced, all processes are started again in their pods, or "
+             "the pod of the rank to blame is replaced, with ReplaceNode on another node."},
+        progress.on_stall);
 }
 
 template <class V, Is<PersistentVolumeClaim> S>
@@ -263,6 +265,22 @@ void visit_fields(V& visit, S& checkpoint) {
          .minimum = 1,
          .maximum = 10000},
         checkpoint.keep_last);
+  visit(
+      {.name = "memoryEverySteps",
+       .description = "Steps between copies of the state in memory, from which ranks resume after "
+                      "a restart in place; 0: none. Needs restartStrategy InPlace.",
+       .minimum = 0,
+       .maximum = kMaxCount,
+       .default_note = "with restartStrategy InPlace such that copying costs at most 1 % of the "
+                       "time of a step, otherwise 0"},
+      checkpoint.memory_every_steps);
+  visit({.name = "memoryReplicas",
+         .description = "Copies of a rank's state in memory that the next node keeps, so that a "
+                        "lost pod resumes from memory as well: 0 or 1. Needs restartStrategy "
+                        "InPlace, an engine and two nodes.",
+         .minimum = 0,
+         .maximum = 1},
+        checkpoint.memory_replicas);
   visit({.name = "preemptionCheckpointSeconds",
          .description = "Seconds that ranks have when the job is told to stop: for the step under "
                         "way, a checkpoint that is being written, and the last one.",
@@ -365,7 +383,9 @@ void visit_fields(V& visit, S& spec) {
          .maximum = kMaxNumNodes},
         spec.num_nodes);
   visit({.name = "numProcPerNode",
-         .description = "Ranks of a pod, or auto: one for each device.",
+         .description =
+             "Ranks of a pod, or auto: as many as the GPUs (nvidia.com/gpu) that container trainer "
+             "has in resources.limits, at least 1.",
          .minimum = 1,
          .maximum = kMaxProcPerNode,
          .zero_word = "auto"},

@@ -1,19 +1,42 @@
 #include "common/api/job_size.h"
 
+#include <vector>
+
+#include "common/api/fault_list.h"
+
 namespace trainyard::api {
 namespace {
 
-/// Whether the engine can train on so many nodes. Where numProcPerNode is auto nobody knows.
+/// Whether the engine can train on so many nodes.
 bool can_train_at(const TrainingJobSpec& spec, int64_t nodes) {
   if (!spec.engine) return true;
-  const int64_t ranks = nodes * spec.num_proc_per_node;
+  const int64_t ranks = nodes * ranks_per_node(spec);
   const int64_t of_model = spec.engine->parallelism.model_ranks();
   const int64_t data_ranks = ranks / of_model;
-  return ranks % of_model == 0 && data_ranks <= spec.engine->batch.global_sequences &&
+  return ranks % of_model == 0 && data_ranks <= data_ranks_max(*spec.engine) &&
          fits_schedule(*spec.engine, data_ranks);
 }
 
 }  // namespace
+
+const Container* trainer_of(const TrainingJobSpec& spec) {
+  if (!spec.pod_template || spec.pod_template->containers.empty()) return nullptr;
+  const std::vector<Container>& all = spec.pod_template->containers;
+  const auto trainer = std::ranges::find(all, kTrainerContainer, &Container::name);
+  return trainer == all.end() ? &all.front() : &*trainer;
+}
+
+std::string tensor_sizes_wanted(const ModelSpec& model) {
+  std::vector<std::string> sizes;
+  for (int64_t size = 1; size <= model.heads; ++size) {
+    if (key_sharers(model, size) > 0) sizes.push_back(std::to_string(size));
+  }
+  const bool grouped = model.kv_heads > 0 && model.kv_heads != model.heads;
+  return "a divisor of model.heads (" + std::to_string(model.heads) + ")" +
+         (grouped ? " whose ranks can share model.kvHeads (" + std::to_string(model.kv_heads) + ")"
+                  : "") +
+         ": " + join_choices({sizes.begin(), sizes.end()});
+}
 
 std::optional<int64_t> largest_allowed(const TrainingJobSpec& spec, int64_t limit) {
   if (!spec.elastic_policy) {

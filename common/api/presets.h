@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,9 +18,14 @@ struct Preset {
   int64_t heads = 0;
   int64_t vocab = 0;  ///< 0: from the tokenizer or the data
   int64_t max_positions = 0;
+  ModelFamily family = ModelFamily::kGPT2;
+  int64_t kv_heads = 0;  ///< 0: as derive_defaults() has it, as below
+  int64_t ffn = 0;
+  bool tie_embeddings = true;
+  std::optional<double> rope_theta = std::nullopt;
 };
 
-/// All presets, smallest first.
+/// All presets: of each family, smallest first.
 std::span<const Preset> presets();
 
 /// The names of all, "gpt2-100k, gpt2-3m, ...": for messages.

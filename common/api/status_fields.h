@@ -42,6 +42,14 @@ void visit_fields(V& visit, S& role) {
   visit({.name = "ready", .description = "Pods of it that are ready."}, role.ready);
 }
 
+template <class V, Is<Promotion> S>
+void visit_fields(V& visit, S& promotion) {
+  visit({.name = "index", .description = "The node index that it has.", .need = Need::kRequired},
+        promotion.index);
+  visit({.name = "podUID", .description = "The pod's unique id.", .need = Need::kRequired},
+        promotion.pod_uid);
+}
+
 template <class V, Is<Membership> S>
 void visit_fields(V& visit, S& membership) {
   visit({.name = "generation",
@@ -54,9 +62,7 @@ void visit_fields(V& visit, S& membership) {
          .description = "Generation whose pods are the oldest that may belong to the present one; "
                         "lower than it where a restart has kept pods."},
         membership.pods_since);
-  visit(
-      {.name = "worldSize", .description = "Ranks of the generation; 0 with numProcPerNode: auto."},
-      membership.world_size);
+  visit({.name = "worldSize", .description = "Ranks of the generation."}, membership.world_size);
   visit({.name = "layout",
          .description = "How the engine's ranks divide the work: axes longer than 1, and what the "
                         "ranks of `shard` share out. Names the shard asked for where the ranks "
@@ -66,6 +72,10 @@ void visit_fields(V& visit, S& membership) {
   visit({.name = "configuration",
          .description = "Hash of what of the spec the generation's pods are made from."},
         membership.configuration);
+  visit({.name = "promoted",
+         .description = "Members whose pods were made as spares.",
+         .max_items = kMaxPromoted},
+        membership.promoted);
 }
 
 template <class V, Is<ClassRestarts> S>
@@ -87,6 +97,8 @@ void visit_fields(V& visit, S& restarts) {
   visit({.name = "inPlace", .description = "Restarts that kept every pod."}, restarts.in_place);
   visit({.name = "podReplacements", .description = "Restarts that replaced single pods."},
         restarts.pod_replacements);
+  visit({.name = "promotions", .description = "Spares that have taken the index of a lost pod."},
+        restarts.promotions);
   visit({.name = "resizes",
          .description = "Changes of the number of nodes, and gangs begun anew as the spec was "
                         "edited before all of their pods were made."},
@@ -216,6 +228,28 @@ void visit_fields(V& visit, S& goodput) {
   visit({.name = "counted", .description = "How far the ledger has counted."}, goodput.counted);
 }
 
+template <class V, Is<SparesStatus> S>
+void visit_fields(V& visit, S& spares) {
+  visit({.name = "made", .description = "Spares made over the job's life; numbers the newest."},
+        spares.made);
+  visit({.name = "parked",
+         .description = "Numbers of the spares that stand ready or are made.",
+         .max_items = 64},
+        spares.parked);
+  visit({.name = "lastMadeTime", .description = "When the newest was asked for."},
+        spares.last_made_time);
+}
+
+template <class V, Is<AvoidedNode> S>
+void visit_fields(V& visit, S& node) {
+  visit({.name = "name", .description = "The node's name.", .need = Need::kRequired}, node.name);
+  visit({.name = "until",
+         .description = "Until when new pods go to other nodes, as far as there are any."},
+        node.until);
+  visit({.name = "times", .description = "How often it was avoided: each time for twice as long."},
+        node.times);
+}
+
 template <class V, Is<TrainingJobStatus> S>
 void visit_fields(V& visit, S& status) {
   visit({.name = "observedGeneration", .description = "Version of the spec that was acted on."},
@@ -237,6 +271,12 @@ void visit_fields(V& visit, S& status) {
                         "\"0-3,7\": they stay so when their pods are deleted.",
          .max_length = kMaxCompletedIndexes},
         status.completed_indexes);
+  visit({.name = "spares", .description = "Pods that stand ready to replace a lost one."},
+        status.spares);
+  visit({.name = "avoidedNodes",
+         .description = "Nodes on which the job has failed again and again.",
+         .max_items = kMaxAvoidedNodes},
+        status.avoided_nodes);
   visit({.name = "restarts", .description = "Counts of restarts."}, status.restarts);
   visit({.name = "attempts",
          .description = "The last generations, oldest first.",

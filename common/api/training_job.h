@@ -85,6 +85,9 @@ struct EnvVar {
   bool operator==(const EnvVar&) const = default;
 };
 
+/// What NVIDIA's device plugin calls a whole GPU.
+inline constexpr char kGpuResource[] = "nvidia.com/gpu";
+
 /// The typed parts of a container.
 struct Container {
   std::string name;
@@ -92,6 +95,8 @@ struct Container {
   std::vector<std::string> command;
   std::vector<std::string> args;
   std::vector<EnvVar> env;
+  int64_t gpus = 0;                           ///< resources.limits of kGpuResource
+  std::optional<int64_t> memory_limit_bytes;  ///< resources.limits.memory
 
   bool operator==(const Container&) const = default;
 };
@@ -236,6 +241,10 @@ struct CheckpointPolicy {
   std::string path;                          ///< below the storage; empty: the job's name
   int64_t every_steps = 100;                 ///< 0: only at the end and when stopped
   int64_t keep_last = 3;
+  /// Between states in memory; 0: none. nullopt: such that they cost little, see restartStrategy
+  /// InPlace.
+  std::optional<int64_t> memory_every_steps;
+  int64_t memory_replicas = 0;  ///< copies of a rank's state in memory on other nodes
   std::chrono::seconds preemption_checkpoint{60};
   std::chrono::seconds max_age{3600};
 
@@ -278,7 +287,7 @@ struct RendezvousSpec {
   bool operator==(const RendezvousSpec&) const = default;
 };
 
-/// numProcPerNode `auto`: one rank a device.
+/// numProcPerNode `auto` (ranks_per_node).
 inline constexpr int64_t kAutoProcPerNode = 0;
 inline constexpr int64_t kMaxProcPerNode = 1024;
 inline constexpr int64_t kMaxNumNodes = 65536;

@@ -14,8 +14,10 @@ namespace trainyard::api {
 
 enum class FailureClass;
 
-inline constexpr int kMaxAttempts = 10;                    ///< newest kept
-inline constexpr int kMaxRecentRestarts = 100;             ///< per class
+inline constexpr int kMaxAttempts = 10;         ///< newest kept
+inline constexpr int kMaxRecentRestarts = 100;  ///< per class
+inline constexpr int kMaxAvoidedNodes = 10;
+inline constexpr int kMaxPromoted = 32;                    ///< indexes that spares have at a time
 inline constexpr int64_t kMaxNewestAttemptMessage = 1024;  ///< bytes, escaped
 inline constexpr int64_t kMaxAttemptMessage = 160;         ///< bytes, escaped
 inline constexpr int64_t kMaxConditionMessage = 1024;      ///< bytes, escaped
@@ -125,6 +127,14 @@ struct RoleStatus {
   bool operator==(const RoleStatus&) const = default;
 };
 
+/// A pod that was made as a spare and has an index now.
+struct Promotion {
+  int64_t index = 0;
+  std::string pod_uid;
+
+  bool operator==(const Promotion&) const = default;
+};
+
 struct Membership {
   int64_t generation = 0;
   int64_t reserved_up_to = 0;
@@ -133,6 +143,7 @@ struct Membership {
   std::string layout;  ///< of an engine's ranks: layout::describe
   std::string master;
   std::string configuration;  ///< a hash of what its pods are made from
+  std::vector<Promotion> promoted;
 
   bool operator==(const Membership&) const = default;
 };
@@ -151,6 +162,7 @@ struct RestartCounts {
   std::vector<ClassRestarts> classes;
   int64_t in_place = 0;
   int64_t pod_replacements = 0;
+  int64_t promotions = 0;
   int64_t resizes = 0;
 
   bool operator==(const RestartCounts&) const = default;
@@ -243,6 +255,24 @@ struct GoodputStatus {
   bool operator==(const GoodputStatus&) const = default;
 };
 
+/// Pods that stand ready for an index. Each has a number of its own, over the job's life.
+struct SparesStatus {
+  int64_t made = 0;             ///< the newest number
+  std::vector<int64_t> parked;  ///< numbers of those that are to be there
+  std::optional<Time> last_made_time;
+
+  bool operator==(const SparesStatus&) const = default;
+};
+
+/// A node on which the job has failed again and again.
+struct AvoidedNode {
+  std::string name;
+  std::optional<Time> until;  ///< new pods go elsewhere, where they can, until then
+  int64_t times = 0;          ///< that it was avoided: each time for twice as long
+
+  bool operator==(const AvoidedNode&) const = default;
+};
+
 struct TrainingJobStatus {
   int64_t observed_generation = 0;
   JobPhase phase = JobPhase::kPending;
@@ -256,6 +286,8 @@ struct TrainingJobStatus {
   /// Nodes of the present generation that have ended well ("0-3,7"), whether or not their pods are
   /// still there.
   std::string completed_indexes;
+  std::optional<SparesStatus> spares;
+  std::vector<AvoidedNode> avoided_nodes;
   RestartCounts restarts;
   std::vector<Attempt> attempts;  ///< oldest first, at most kMaxAttempts
   std::optional<ProgressStatus> progress;

@@ -239,10 +239,57 @@ void check_scheduling(const SchedulingSpec& scheduling, const Rules& rules) {
                 {"provider"});
 }
 
+/// What numProcPerNode says, and comes to.
+std::string ranks_found(const TrainingJobSpec& spec) {
+  const std::string ranks = number(ranks_per_node(spec));
+  return spec.num_proc_per_node == kAutoProcPerNode ? "auto (" + ranks + ")" : ranks;
+}
+
+/// A rank of the engine takes one GPU. Parts of GPUs (nvidia.com/mig-*) are the template's affair.
+void check_gpus(const TrainingJobSpec& spec, const Rules& rules) {
+  const int64_t gpus = gpus_of_trainer(spec);
+  const DeviceKind device = spec.engine->device;
+  if (gpus == 0 || device == DeviceKind::kAuto) return;
+  const int64_t wanted = device == DeviceKind::kCuda ? ranks_per_node(spec) : 0;
+  rules.require(gpus == wanted, "template.spec.containers",
+                number(gpus) + " of " + kGpuResource + " in the trainer's resources.limits",
+                device == DeviceKind::kCuda
+                    ? ranks_found(spec) + ", one for each rank (numProcPerNode)"
+                    : std::string("none, as engine.device is Cpu"),
+                {"numProcPerNode", "engine.device"});
+}
+
+/// Ranks that share every layer exchange activations in each of them: they are neighbours on one
+/// node, as the tensor axis is the fastest.
+void check_tensor_groups(const TrainingJobSpec& spec, const Rules& rules) {
+  const int64_t tensor = spec.engine->parallelism.tensor;
+  const int64_t each = ranks_per_node(spec);
+  if (spec.num_nodes == 1 || tensor <= 1 || each % tensor == 0) return;
+  const int64_t below = each / tensor * tensor;
+  rules.require(false, "numProcPerNode", ranks_found(spec),
+                (below > 0 ? number(below) + " or " : "") + number(below + tensor) +
+                    ", a multiple of engine.parallelism.tensor (" + number(tensor) +
+                    "), so that ranks that share every layer are on one node",
+                {"engine.parallelism.tensor"});
+}
+
+void check_spares(const TrainingJobSpec& spec, const Rules& rules) {
+  if (spec.spares.count == 0) return;
+  const std::string found = number(spec.spares.count);
+  rules.require(spec.failure_policy.restart_strategy == RestartStrategy::kInPlace, "spares.count",
+                found, "0, as only failurePolicy.restartStrategy InPlace promotes spares",
+                {"failurePolicy.restartStrategy"});
+  rules.require(spec.engine || needs_injected_agent(spec), "spares.count", found,
+                "0, as these pods have no agent that could wait (an engine, or agent: Auto and "
+                "numProcPerNode other than 1)",
+                {"agent", "numProcPerNode"});
+}
+
 /// The ranks of a job that is not elastic are cut along all axes. Of an elastic one some size must
 /// be, and its shard follows its ranks (layout::mesh_of).
 void check_axes(const TrainingJobSpec& spec, const Rules& rules) {
   if (rules.faults().faulted(rules.at("engine.parallelism"))) return;
+  check_tensor_groups(spec, rules);
   const bool is_elastic = spec.elastic_policy.has_value();
   const ParallelismSpec& parallelism = spec.engine->parallelism;
   const std::pair<const char*, int64_t> axes[] = {{"tensor", parallelism.tensor},
@@ -258,23 +305,22 @@ void check_axes(const TrainingJobSpec& spec, const Rules& rules) {
     words += (words.empty() ? "" : " x ") + std::string(axis) + " " + number(size);
   }
   if (is_elastic) {
-    const int64_t least = multiple / std::gcd(multiple, int64_t{spec.num_proc_per_node});
+    const int64_t least = multiple / std::gcd(multiple, ranks_per_node(spec));
     rules.require(
         spec.num_nodes >= least, "numNodes",
-        number(spec.num_nodes) + " (" + number(int64_t{spec.num_nodes} * spec.num_proc_per_node) +
-            " ranks)",
+        number(spec.num_nodes) + " (" + number(spec.num_nodes * ranks_per_node(spec)) + " ranks)",
         "at least " + number(least) + ", for the ranks of some size to be a multiple of " + words,
         {"numProcPerNode"});
     return;
   }
   // One node is given other ranks, several nodes others beside them.
   const bool alone = spec.num_nodes == 1 && multiple <= kMaxProcPerNode;
-  const int64_t size = alone ? spec.num_proc_per_node : spec.num_nodes;
-  const int64_t each = alone ? 1 : spec.num_proc_per_node;
+  const int64_t size = alone ? ranks_per_node(spec) : spec.num_nodes;
+  const int64_t each = alone ? 1 : ranks_per_node(spec);
   const int64_t step = multiple / std::gcd(multiple, each);
   const int64_t below = size / step * step;
   rules.require(size == below, alone ? "numProcPerNode" : "numNodes",
-                number(size) + (alone ? "" : " (" + number(size * each) + " ranks)"),
+                alone ? ranks_found(spec) : number(size) + " (" + number(size * each) + " ranks)",
                 (below > 0 ? number(below) + " or " : "") + number(below + step) +
                     ", for the ranks to be a multiple of " + words,
                 {"numNodes", "numProcPerNode"});
@@ -298,9 +344,9 @@ void check_sizes(const TrainingJobSpec& spec, const Rules& rules) {
   if (spec.elastic_policy) check_elastic(spec, rules);
   if (!spec.engine) return;
   const bool sizes_known = !rules.faults().faulted(rules.at("numNodes")) &&
-                           !rules.faults().faulted(rules.at("numProcPerNode")) &&
-                           spec.num_proc_per_node != kAutoProcPerNode;
+                           !rules.faults().faulted(rules.at("numProcPerNode"));
   if (!sizes_known) return;
+  check_gpus(spec, rules);
   check_axes(spec, rules);
   int64_t nodes = spec.num_nodes;
   if (spec.elastic_policy) {
@@ -313,7 +359,32 @@ void check_sizes(const TrainingJobSpec& spec, const Rules& rules) {
     if (!largest) return;
     nodes = *largest;
   }
-  validate_world(*spec.engine, nodes * spec.num_proc_per_node, rules.at("engine"), rules.faults());
+  // A machine may have more GPUs than the manifest says.
+  const bool may_be_alone =
+      nodes * ranks_per_node(spec) == 1 && spec.num_proc_per_node != kAutoProcPerNode;
+  rules.require(!may_be_alone || spec.engine->runtime.transport != Transport::kNccl,
+                "engine.runtime.transport", "Nccl",
+                "Auto with one rank, which has nobody to meet; or a larger numNodes or "
+                "numProcPerNode",
+                {"numNodes", "numProcPerNode"});
+  validate_world(*spec.engine, nodes * ranks_per_node(spec), rules.at("engine"), rules.faults());
+}
+
+/// Copies of states in memory with the next node.
+void check_replicas(const TrainingJobSpec& spec, const Rules& rules) {
+  constexpr char kField[] = "checkpointPolicy.memoryReplicas";
+  const std::string found = number(spec.checkpoint_policy.memory_replicas);
+  const bool none = spec.checkpoint_policy.memory_replicas == 0;
+  rules.require(none || spec.failure_policy.restart_strategy == RestartStrategy::kInPlace, kField,
+                found, "0, as only failurePolicy.restartStrategy InPlace resumes from memory",
+                {"failurePolicy.restartStrategy"});
+  rules.require(none || spec.checkpoint_policy.memory_every_steps != 0, kField, found,
+                "0, as checkpointPolicy.memoryEverySteps 0 keeps no states in memory",
+                {"checkpointPolicy.memoryEverySteps"});
+  rules.require(none || spec.engine.has_value(), kField, found,
+                "0, as only ranks of the engine keep states in memory");
+  rules.require(none || spec.num_nodes > 1, kField, found,
+                "0, as a job of one node has no other node to keep a copy", {"numNodes"});
 }
 
 void check_spec(const TrainingJobSpec& spec, const Rules& rules) {
@@ -331,6 +402,14 @@ void check_spec(const TrainingJobSpec& spec, const Rules& rules) {
                 "at most maxStallSeconds (" + number(progress.max_stall.count()) + ")",
                 {"progressPolicy.maxStallSeconds"});
   validate_checkpoint_policy(spec.checkpoint_policy, rules.at("checkpointPolicy"), rules.faults());
+  const int64_t memory_steps = spec.checkpoint_policy.memory_every_steps.value_or(0);
+  rules.require(
+      memory_steps == 0 || spec.failure_policy.restart_strategy == RestartStrategy::kInPlace,
+      "checkpointPolicy.memoryEverySteps", number(memory_steps),
+      "0, as only failurePolicy.restartStrategy InPlace resumes from memory",
+      {"failurePolicy.restartStrategy"});
+  check_replicas(spec, rules);
+  check_spares(spec, rules);
   check_success_policy(spec, rules);
   check_scheduling(spec.scheduling, rules.below("scheduling"));
 }

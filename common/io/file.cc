@@ -7,6 +7,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include "common/io/input.h"
+
 namespace trainyard {
 namespace {
 
@@ -17,11 +19,8 @@ Error open_error(const std::filesystem::path& path, int error_number) {
   return error;
 }
 
-}  // namespace
-
-Result<std::string> read_file(const std::filesystem::path& path, int64_t limit_bytes) {
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd.valid()) return open_error(path, errno);
+Result<std::string> read_to_end(const UniqueFd& fd, const std::filesystem::path& path,
+                                int64_t limit_bytes) {
   std::string content;
   char buffer[1 << 16];
   while (true) {
@@ -35,6 +34,40 @@ Result<std::string> read_file(const std::filesystem::path& path, int64_t limit_b
                                                 std::to_string(limit_bytes) + " bytes"};
     }
   }
+}
+
+/// Opens whatever is there, and says in `info` what it is.
+Result<UniqueFd> open_any(const std::filesystem::path& path, struct stat& info) {
+  // A pipe that nobody writes to must not block.
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd.valid()) return open_error(path, errno);
+  if (::fstat(fd.get(), &info) != 0) return io_error("stat " + path.string(), errno);
+  return fd;
+}
+
+Error not_regular(const std::filesystem::path& path) {
+  return {ErrorCode::kInvalidData, path.string() + ": not a regular file"};
+}
+
+}  // namespace
+
+Result<UniqueFd> open_regular(const std::filesystem::path& path) {
+  struct stat info {};
+  TRAINYARD_ASSIGN(UniqueFd fd, open_any(path, info));
+  if (S_ISDIR(info.st_mode)) return io_error("read " + path.string(), EISDIR);
+  if (!S_ISREG(info.st_mode)) return not_regular(path);
+  return fd;
+}
+
+Result<std::string> read_file(const std::filesystem::path& path, int64_t limit_bytes) {
+  TRAINYARD_ASSIGN(const UniqueFd fd, open_regular(path));
+  return read_to_end(fd, path, limit_bytes);
+}
+
+Result<std::string> read_input(const std::filesystem::path& path, int64_t limit_bytes) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) return open_error(path, errno);
+  return read_to_end(fd, path, limit_bytes);
 }
 
 Status write_all(int fd, std::span<const std::byte> data, std::string_view what) {
@@ -81,14 +114,9 @@ Status make_directories(const std::filesystem::path& directory) {
 }
 
 Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
-  // A FIFO that nobody writes to must not block: it is refused below.
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd.valid()) return open_error(path, errno);
   struct stat info {};
-  if (::fstat(fd.get(), &info) != 0) return io_error("stat " + path.string(), errno);
-  if (!S_ISREG(info.st_mode)) {
-    return Error{ErrorCode::kInvalidData, path.string() + ": not a regular file"};
-  }
+  TRAINYARD_ASSIGN(const UniqueFd fd, open_any(path, info));
+  if (!S_ISREG(info.st_mode)) return not_regular(path);
   const auto size = static_cast<size_t>(info.st_size);
   if (size == 0) return MappedFile(nullptr, 0);
   void* data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd.get(), 0);

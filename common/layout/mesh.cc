@@ -57,7 +57,9 @@ Result<Mesh> mesh_of(const api::ParallelismSpec& parallelism, int world) {
               .dp = static_cast<int>(data / shard),
               .fsdp = static_cast<int>(shard),
               .cp = static_cast<int>(cp),
-              .tp = static_cast<int>(tp)};
+              .tp = static_cast<int>(tp),
+              .slices = parallelism.sequence_parallel && tp > 1,
+              .ring = parallelism.in_ring()};
 }
 
 std::string describe(const api::ParallelismSpec& parallelism, const Mesh& mesh) {
@@ -72,8 +74,8 @@ std::string describe(const api::ParallelismSpec& parallelism, const Mesh& mesh) 
   add("pp", mesh.pp);
   add("dp", mesh.dp);
   add(shard, mesh.fsdp, as_asked ? "" : " (" + std::to_string(parallelism.shard) + " asked for)");
-  add("cp", mesh.cp);
-  add("tp", mesh.tp);
+  add("cp", mesh.cp, mesh.ring ? " (ring)" : "");
+  add("tp", mesh.tp, mesh.slices ? " (sequence parallel)" : "");
   if (text.empty()) return "1 rank";
   return text +
          (one_holds_all ? ", DataParallel" : ", ZeRO-" + std::to_string(parallelism.zero_stage));

@@ -16,10 +16,19 @@ struct Mesh {
   int fsdp = 1;
   int cp = 1;
   int tp = 1;
+  /// Of what each tensor rank would have all of, it has a slice of the positions of each sequence
+  /// (parallelism.sequenceParallel): parameters that it has whole get a part of their gradient on
+  /// each of them.
+  bool slices = false;
+  /// Context ranks have two blocks of positions each and hand keys around (contextMode Ring).
+  bool ring = false;
 
   int size() const { return pp * dp * fsdp * cp * tp; }
   /// Number of ranks that take different samples: dp x fsdp.
   int data_ranks() const { return dp * fsdp; }
+  /// Number of ranks of a stage that hold the same part of the states: dp x cp. Context ranks take
+  /// the same samples, each its positions of them.
+  int copies() const { return dp * cp; }
   bool operator==(const Mesh&) const = default;
 };
 
@@ -53,7 +62,8 @@ Result<Mesh> mesh_of(const api::ParallelismSpec& parallelism, int world);
 
 /// For people, how a mesh of mesh_of() divides the work: the axes longer than 1 and the ZeRO stage,
 /// "dp 2 x shard 2, ZeRO-3". A shard that is not the one asked for says so:
-/// "dp 2 x shard 3 (4 asked for), ZeRO-1". One rank alone is "1 rank".
+/// "dp 2 x shard 3 (4 asked for), ZeRO-1". One rank alone is "1 rank". Tensor ranks with slices of
+/// sequences are "tp 2 (sequence parallel)", context ranks in a ring "cp 2 (ring)".
 std::string describe(const api::ParallelismSpec& parallelism, const Mesh& mesh);
 
 /// A half-open range.

@@ -10,6 +10,12 @@ double portable_log(double x);
 /// cos(pi x) for 0 <= x <= 2; absolute error below 4e-16.
 double portable_cos_pi(double x);
 
+/// sin x and cos x for |x| < 2^21; absolute error below 3e-16.
+void portable_sin_cos(double x, double& sine, double& cosine);
+
+/// e^x within 2 ulp for |x| <= 700.
+double portable_exp(double x);
+
 /// base^exponent by squaring, exponent >= 0.
 double portable_pow(double base, long exponent);
 

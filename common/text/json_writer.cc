@@ -5,12 +5,29 @@
 #include <cmath>
 
 #include "common/base/check.h"
+#include "common/log/misleading.h"
 #include "common/text/utf8.h"
 
 namespace trainyard::text {
 namespace {
 
 constexpr char kReplacement[] = "\xEF\xBF\xBD";  // U+FFFD
+
+void append_code(std::string& out, unsigned code) {
+  constexpr char kHex[] = "0123456789abcdef";
+  out += "\\u";
+  for (const unsigned shift : {12U, 8U, 4U, 0U})
+    out += kHex[code >> shift & 15U];
+}
+
+/// What a terminal would obey, should somebody look at the JSON there.
+void append_misleading(std::string& out, std::string_view character) {
+  unsigned code =
+      static_cast<unsigned char>(character[0]) & (character.size() == 2 ? 0x1fU : 0x0fU);
+  for (const char byte : character.substr(1))
+    code = code << 6U | (static_cast<unsigned char>(byte) & 0x3fU);
+  append_code(out, code);
+}
 
 void append_escaped(std::string& out, unsigned char byte) {
   switch (byte) {
@@ -36,10 +53,7 @@ void append_escaped(std::string& out, unsigned char byte) {
     out += static_cast<char>(byte);
     return;
   }
-  constexpr char kHex[] = "0123456789abcdef";
-  out += "\\u00";
-  out += kHex[byte >> 4];
-  out += kHex[byte & 15];
+  append_code(out, byte);
 }
 
 }  // namespace
@@ -54,6 +68,9 @@ std::string quote_json(std::string_view value) {
     } else if (length == 1) {
       append_escaped(out, static_cast<unsigned char>(value[at]));
       ++at;
+    } else if (const size_t misleading = misleading_length(value, at); misleading > 0) {
+      append_misleading(out, value.substr(at, misleading));
+      at += misleading;
     } else {
       out.append(value, at, static_cast<size_t>(length));
       at += static_cast<size_t>(length);

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/proto/coordination.pb.h"
 
 namespace trainyard::control {
@@ -13,6 +14,14 @@ ServerEvent::ServerEvent(ConnectionId id, std::unique_ptr<coordination::FromAgen
 ServerEvent::ServerEvent(ServerEvent&&) noexcept = default;
 ServerEvent& ServerEvent::operator=(ServerEvent&&) noexcept = default;
 ServerEvent::~ServerEvent() = default;
+
+Status ControlTransport::send_with_tail(ConnectionId connection,
+                                        const coordination::ToAgent& message,
+                                        std::shared_ptr<const std::string> tail) {
+  coordination::ToAgent whole(message);
+  TRAINYARD_CHECK(whole.MergeFromString(*tail));
+  return send(connection, whole);
+}
 
 ChannelEvent::ChannelEvent() = default;
 ChannelEvent::ChannelEvent(Kind what, std::string why) : kind(what), reason(std::move(why)) {}

@@ -26,9 +26,17 @@ using ConnectionId = uint64_t;
 /// largest burst by far, so that reaching it means that the other side does not read.
 inline constexpr int64_t kMaxQueuedMessages = 1024;
 
-/// Bytes, as sent, of an agent's messages that may wait to be taken before no more of its stream is
-/// read: a stream of which nothing is known yet has this and one message.
+/// Memory of an agent's messages that may wait to be taken before no more of its stream is read: a
+/// stream of which nothing is known yet has this and one message.
 inline constexpr int64_t kMaxUntakenBytes = 256 << 10;
+
+/// The same of all streams: beyond it a stream whose message alone takes more than kMaxUntakenBytes
+/// is closed.
+inline constexpr int64_t kMaxUntakenBytesOfAll = 64 << 20;
+
+/// Memory that one message of an agent may take once it is parsed; a stream with a larger one is
+/// closed. A heartbeat with the counters of 1,024 ranks takes less than two thirds.
+inline constexpr int64_t kMaxMessageMemoryBytes = 16 << 20;
 
 /// Largest message either way. A rank table of 10,000 ranks takes about 1 MiB.
 inline constexpr int64_t kMaxControlMessageBytes = 4 << 20;
@@ -40,6 +48,8 @@ struct ServerEvent {
   ConnectionId connection = 0;
   Kind kind = Kind::kOpened;
   std::unique_ptr<coordination::FromAgent> message;  ///< of kMessage
+  /// What the message takes of memory, estimated from above; 0 where it came over no wire.
+  int64_t memory_bytes = 0;
   /// Of kOpened: the bearer token that the agent showed; empty where it showed none. Secret.
   std::string credential;
   /// Of kOpened: the address that it comes from, without port; empty where that says nothing.
@@ -68,6 +78,11 @@ class ControlTransport {
   /// Queues a message; returns at once. Errors: kUnavailable when the connection is closed or has
   /// kMaxQueuedMessages unsent (it is then closed).
   virtual Status send(ConnectionId connection, const coordination::ToAgent& message) = 0;
+
+  /// The same of a message that goes on with `tail`, fields of a ToAgent as they are sent. What
+  /// many agents are told is held once, however many of them have not received it yet.
+  virtual Status send_with_tail(ConnectionId connection, const coordination::ToAgent& message,
+                                std::shared_ptr<const std::string> tail);
 
   /// Closes a connection after what was sent to it; nothing more that its agent says is taken, but
   /// for what is queued. Nothing happens when it is closed already.

@@ -241,9 +241,11 @@ void Coordinator::message_locked(const ServerEvent& event, JobRun& job, const st
 }
 
 void Coordinator::send_locked(std::vector<JobRun::Decision> decisions) {
-  for (const auto& [connection, message] : decisions) {
+  for (const auto& [connection, message, tail] : decisions) {
     // An agent that cannot be reached tells its state again when it reconnects.
-    const Status sent = options_.transport->send(connection, *message);
+    const Status sent = tail == nullptr
+                            ? options_.transport->send(connection, *message)
+                            : options_.transport->send_with_tail(connection, *message, tail);
     if (!sent) {
       options_.logger->warning("decision not delivered", {{"pod_uid", message->fence().pod_uid()},
                                                           {"error", sent.error().message}});

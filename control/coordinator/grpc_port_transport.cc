@@ -114,6 +114,11 @@ class GrpcPortTransport::Impl {
     service_ = streams_.make_service();
     builder.RegisterService(service_.get());
     builder.SetMaxReceiveMessageSize(static_cast<int>(kMaxControlMessageBytes));
+    // Agents compress nothing. gRPC 1.51 unpacks before it looks at the size: of 256 KiB a stranger
+    // would make 256 MiB.
+    builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+    builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+    builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
@@ -171,6 +176,11 @@ std::vector<ServerEvent> GrpcPortTransport::take(Duration timeout) {
 void GrpcPortTransport::interrupt() { impl_->streams_.interrupt(); }
 Status GrpcPortTransport::send(ConnectionId connection, const coordination::ToAgent& message) {
   return impl_->streams_.send(connection, message);
+}
+Status GrpcPortTransport::send_with_tail(ConnectionId connection,
+                                         const coordination::ToAgent& message,
+                                         std::shared_ptr<const std::string> tail) {
+  return impl_->streams_.send(connection, message, std::move(tail));
 }
 void GrpcPortTransport::close(ConnectionId connection) { impl_->streams_.close(connection); }
 

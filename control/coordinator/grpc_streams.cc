@@ -1,10 +1,13 @@
 #include "control/coordinator/grpc_streams.h"
 
+#include <array>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -12,6 +15,7 @@
 
 #include "common/proto/coordination.grpc.pb.h"
 #include "control/coordinator/event_queue.h"
+#include "control/coordinator/message_memory.h"
 
 namespace trainyard::control {
 
@@ -24,16 +28,33 @@ constexpr std::string_view kBearer = "Bearer ";
 /// How long a stream that is closed may take to receive what was sent to it; then it is cut.
 constexpr std::chrono::seconds kFinishTimeout{2};
 
+/// Reads and writes messages as they are sent.
+using RawReactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
+
 /// Messages of a stream that wait.
 struct Load {
   int64_t messages = 0;
-  int64_t bytes = 0;  ///< as sent
+  int64_t bytes = 0;  ///< of memory
 
-  void add(const FromAgent& message) {
+  void add(int64_t message_bytes) {
     ++messages;
-    bytes += static_cast<int64_t>(message.ByteSizeLong());
+    bytes += message_bytes;
   }
 };
+
+/// The message and, without a copy of it, what follows. Two messages after one another are as one.
+grpc::ByteBuffer as_sent(const ToAgent& message, std::shared_ptr<const std::string> tail) {
+  const grpc::Slice head(message.SerializeAsString());
+  if (tail == nullptr) return {&head, 1};
+  using Held = std::shared_ptr<const std::string>;
+  auto* const held = new Held(std::move(tail));
+  // gRPC does not write to what it sends.
+  const grpc::Slice shared(
+      const_cast<char*>((*held)->data()), (*held)->size(),
+      [](void* kept) { delete static_cast<Held*>(kept); }, held);
+  const std::array<grpc::Slice, 2> slices = {head, shared};
+  return {slices.data(), slices.size()};
+}
 
 /// RFC 6750, section 2.1; empty where there is none.
 std::string bearer_token(const grpc::CallbackServerContext& context) {
@@ -64,6 +85,7 @@ class GrpcStreams::Registry {
   bool wait_until_empty(Duration timeout);
 
   EventQueue<ServerEvent> events;
+  std::atomic<int64_t> untaken_bytes = 0;  ///< of all messages in `events`
 
  private:
   const Watch watch_;
@@ -78,7 +100,7 @@ class GrpcStreams::Registry {
 
 /// One agent's stream. At most one read and one write are under way; Finish comes once, when no
 /// write is under way.
-class GrpcStreams::Connection final : public grpc::ServerBidiReactor<FromAgent, ToAgent> {
+class GrpcStreams::Connection final : public RawReactor {
  public:
   Connection(ConnectionId id, grpc::CallbackServerContext* context, std::string peer,
              Registry& registry)
@@ -94,7 +116,7 @@ class GrpcStreams::Connection final : public grpc::ServerBidiReactor<FromAgent, 
     read_next_locked();
   }
 
-  Status send(const ToAgent& message) {
+  Status send(const ToAgent& message, std::shared_ptr<const std::string> tail) {
     const std::lock_guard lock(mutex_);
     if (closing_) return Error{ErrorCode::kUnavailable, "control stream: connection is closed"};
     if (static_cast<int64_t>(outgoing_.size()) >= kMaxQueuedMessages) {
@@ -104,7 +126,7 @@ class GrpcStreams::Connection final : public grpc::ServerBidiReactor<FromAgent, 
                                                 std::to_string(outgoing_.size()) +
                                                 " messages unread; its connection is closed"};
     }
-    outgoing_.push_back(message);
+    outgoing_.push_back(as_sent(message, std::move(tail)));
     write_next_locked();
     return {};
   }
@@ -137,9 +159,12 @@ class GrpcStreams::Connection final : public grpc::ServerBidiReactor<FromAgent, 
       return;
     }
     if (closing_) return;  // nobody listens to it any more
-    untaken_.add(incoming_);
-    registry_.events.push(
-        ServerEvent(id_, std::make_unique<FromAgent>(std::exchange(incoming_, {}))));
+    std::optional<ServerEvent> event = parse_incoming();
+    incoming_.Clear();
+    if (!event) return close_locked();  // whoever sends nonsense has nothing more to say
+    untaken_.add(event->memory_bytes);
+    registry_.untaken_bytes += event->memory_bytes;
+    registry_.events.push(*std::move(event));
     read_next_locked();
   }
 
@@ -167,6 +192,27 @@ class GrpcStreams::Connection final : public grpc::ServerBidiReactor<FromAgent, 
   }
 
  private:
+  /// Nothing for bytes that are no message, and for one that takes more memory than there is for
+  /// it.
+  std::optional<ServerEvent> parse_incoming() {
+    int64_t memory_bytes = 0;
+    {
+      grpc::ProtoBufferReader bytes(&incoming_);
+      memory_bytes = parsed_memory(bytes, *FromAgent::descriptor(), kMaxMessageMemoryBytes);
+    }
+    if (memory_bytes > kMaxMessageMemoryBytes) return std::nullopt;
+    if (memory_bytes > kMaxUntakenBytes &&
+        registry_.untaken_bytes + memory_bytes > kMaxUntakenBytesOfAll)
+      return std::nullopt;
+    auto message = std::make_unique<FromAgent>();
+    const grpc::Status read =
+        grpc::SerializationTraits<FromAgent>::Deserialize(&incoming_, message.get());
+    if (!read.ok()) return std::nullopt;
+    ServerEvent event(id_, std::move(message));
+    event.memory_bytes = memory_bytes;
+    return event;
+  }
+
   void read_next_locked() {
     const bool full = untaken_.messages >= kMaxQueuedMessages || untaken_.bytes >= kMaxUntakenBytes;
     if (reading_ || read_ended_ || closing_ || full) return;
@@ -197,8 +243,8 @@ class GrpcStreams::Connection final : public grpc::ServerBidiReactor<FromAgent, 
   Registry& registry_;
 
   std::mutex mutex_;
-  FromAgent incoming_;            ///< gRPC's while reading_
-  std::deque<ToAgent> outgoing_;  ///< the front is gRPC's while writing_
+  grpc::ByteBuffer incoming_;              ///< gRPC's while reading_
+  std::deque<grpc::ByteBuffer> outgoing_;  ///< the front is gRPC's while writing_
   Load untaken_;
   bool reading_ = false;
   bool read_ended_ = false;
@@ -209,10 +255,11 @@ class GrpcStreams::Connection final : public grpc::ServerBidiReactor<FromAgent, 
 
 namespace {
 
-using ServiceBase = coordination::Coordination::CallbackService;
+using ServiceBase =
+    coordination::Coordination::WithRawCallbackMethod_Connect<coordination::Coordination::Service>;
 
 /// Refuses a stream that arrives while the transport shuts down, or when its connection has ended.
-class Refusal final : public grpc::ServerBidiReactor<FromAgent, ToAgent> {
+class Refusal final : public RawReactor {
  public:
   Refusal() { Finish(grpc::Status(grpc::StatusCode::UNAVAILABLE, "shutting down")); }
   void OnDone() override { delete this; }
@@ -291,8 +338,7 @@ class GrpcStreams::Service final : public ServiceBase {
   explicit Service(Registry& registry) : registry_(registry) {}
 
   using ServiceBase::Connect;
-  grpc::ServerBidiReactor<FromAgent, ToAgent>* Connect(
-      grpc::CallbackServerContext* context) override {
+  RawReactor* Connect(grpc::CallbackServerContext* context) override {
     const std::shared_ptr<Connection> connection = registry_.add(context);
     if (connection == nullptr) return new Refusal;  // deletes itself
     connection->start();
@@ -316,7 +362,9 @@ std::vector<ServerEvent> GrpcStreams::take(Duration timeout) {
   registry_->cut_overdue();
   std::map<ConnectionId, Load> taken;
   for (const ServerEvent& event : events) {
-    if (event.kind == ServerEvent::Kind::kMessage) taken[event.connection].add(*event.message);
+    if (event.kind != ServerEvent::Kind::kMessage) continue;
+    taken[event.connection].add(event.memory_bytes);
+    registry_->untaken_bytes -= event.memory_bytes;
   }
   for (const auto& [id, load] : taken) {
     if (const auto connection = registry_->find(id)) connection->taken(load);
@@ -326,12 +374,13 @@ std::vector<ServerEvent> GrpcStreams::take(Duration timeout) {
 
 void GrpcStreams::interrupt() { registry_->events.interrupt(); }
 
-Status GrpcStreams::send(ConnectionId connection, const ToAgent& message) {
+Status GrpcStreams::send(ConnectionId connection, const ToAgent& message,
+                         std::shared_ptr<const std::string> tail) {
   const auto found = registry_->find(connection);
   if (found == nullptr) {
     return Error{ErrorCode::kUnavailable, "control stream: connection is closed"};
   }
-  return found->send(message);
+  return found->send(message, std::move(tail));
 }
 
 void GrpcStreams::close(ConnectionId connection) {

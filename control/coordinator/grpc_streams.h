@@ -41,7 +41,8 @@ class GrpcStreams {
   // As ControlTransport.
   std::vector<ServerEvent> take(Duration timeout);
   void interrupt();
-  Status send(ConnectionId connection, const coordination::ToAgent& message);
+  Status send(ConnectionId connection, const coordination::ToAgent& message,
+              std::shared_ptr<const std::string> tail = nullptr);
   void close(ConnectionId connection);
 
   /// Streams that come from now on are refused with UNAVAILABLE.

@@ -126,6 +126,10 @@ void GrpcTransport::interrupt() { impl_->streams_.interrupt(); }
 Status GrpcTransport::send(ConnectionId connection, const coordination::ToAgent& message) {
   return impl_->streams_.send(connection, message);
 }
+Status GrpcTransport::send_with_tail(ConnectionId connection, const coordination::ToAgent& message,
+                                     std::shared_ptr<const std::string> tail) {
+  return impl_->streams_.send(connection, message, std::move(tail));
+}
 void GrpcTransport::close(ConnectionId connection) { impl_->streams_.close(connection); }
 
 }  // namespace trainyard::control

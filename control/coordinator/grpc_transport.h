@@ -35,6 +35,8 @@ class GrpcTransport final : public ControlTransport {
   std::vector<ServerEvent> take(Duration timeout) override;
   void interrupt() override;
   Status send(ConnectionId connection, const coordination::ToAgent& message) override;
+  Status send_with_tail(ConnectionId connection, const coordination::ToAgent& message,
+                        std::shared_ptr<const std::string> tail) override;
   void close(ConnectionId connection) override;
 
  private:

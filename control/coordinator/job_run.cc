@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/proto/coordination.pb.h"
+#include "control/coordinator/figure_fields.h"
 #include "control/coordinator/rank_counters_proto.h"
 
 namespace trainyard::control {
@@ -21,6 +22,8 @@ constexpr int kMaxRanksPerNode = 1024;
 constexpr size_t kMaxNameBytes = 256;
 constexpr size_t kMaxTextBytes = 4096;
 constexpr int kMaxWarnings = 64;
+/// A job restarts once a second for longer than anybody lives.
+constexpr int64_t kMaxGeneration = int64_t{1} << 32;
 
 /// At most `limit` bytes of it, no character cut in two.
 std::string clamped(const std::string& text, size_t limit) {
@@ -86,18 +89,32 @@ RankReading reading_of(const coordination::RankProgress& progress, int node_inde
   reading.total_steps = progress.total_steps();
   reading.samples_consumed = progress.samples_consumed();
   reading.tokens_consumed = progress.tokens_consumed();
-  reading.loss = progress.loss();
-  reading.gradient_norm = progress.gradient_norm();
-  reading.learning_rate = progress.learning_rate();
-  reading.validation_loss = progress.validation_loss();
-  reading.step_seconds = progress.step_seconds();
-  reading.tokens_per_second = progress.tokens_per_second();
+  contract::visit_figures([&](const contract::Figure& figure,
+                              double& value) { value = figure_of(progress, figure.slot); },
+                          reading);
   reading.checkpoint_step = progress.checkpoint_step();
   reading.restored_step = progress.restored_step();
   reading.instruction_id = progress.instruction_id();
   if (progress.has_counters()) reading.counters = load(progress.counters());
   reading.checkpoints = figures_of(progress.checkpoints());
   return reading;
+}
+
+contract::KnownFigures known_figures(const RankReading& reading) {
+  const bool stepped = reading.restored_step >= 0 && reading.step > reading.restored_step;
+  std::array<std::optional<double>, contract::kFigureSlots> known;
+  contract::visit_figures(
+      [&](const contract::Figure& figure, double value) {
+        const bool made = figure.source != contract::FigureSource::kStep || stepped;
+        const bool means = !figure.zero_is_unknown || value > 0;
+        if (made && means) known[figure.slot] = finite(value);
+      },
+      reading);
+  contract::KnownFigures figures;
+  contract::visit_figures([&](const contract::Figure& figure,
+                              std::optional<double>& value) { value = known[figure.slot]; },
+                          figures);
+  return figures;
 }
 
 JobRun::JobRun(std::string job_uid, int64_t term, bool same_machine)
@@ -115,12 +132,14 @@ void JobRun::set_order(const MembershipOrder& order) {
     result_.reset();
   }
   order_ = order;
+  spare_pods_ = {order.spares.begin(), order.spares.end()};
   known_pods_.clear();
   for (const MemberRef& ref : order.members)
     if (!ref.pod_uid.empty()) known_pods_.insert(ref.pod_uid);
   std::erase_if(members_, [&](const auto& entry) {
     const Member& member = entry.second;
     const bool is_old = member.fact.generation < order.generation;
+    if (spare_pods_.contains(entry.first)) return false;  // it comes back
     return member.connection == 0 && (is_old || is_stranger(member));
   });
 }
@@ -139,7 +158,6 @@ Worth JobRun::hello(ConnectionId connection, const coordination::Fence& fence,
   member.fact.since = now;
   member.connection = connection;
   member.host_id = clamped(hello.host_id(), kMaxNameBytes);
-  member.devices = std::clamp(hello.devices(), 1, kMaxRanksPerNode);
   member.ranks_started = hello.ranks_started();
   member.table_delivered = hello.table_delivered();
   member.takes_table_key = hello.takes_table_key();
@@ -219,9 +237,7 @@ Worth JobRun::closed(ConnectionId connection, Time now) {
 
 bool JobRun::is_rank(int rank) const {
   if (!order_ || order_->num_nodes <= 0) return rank >= 0;
-  const int64_t per_node =
-      order_->num_proc_per_node > 0 ? order_->num_proc_per_node : kMaxRanksPerNode;
-  return rank >= 0 && rank < order_->num_nodes * per_node;
+  return rank >= 0 && rank < order_->num_nodes * order_->num_proc_per_node;
 }
 
 Worth JobRun::listening(ConnectionId connection, const coordination::RanksListening& fact) {
@@ -280,7 +296,7 @@ std::vector<const RankFact*> JobRun::all_ranks() const {
   for (const auto& [uid, member] : members_) {
     if (!is_current(member)) continue;
     ++nodes;
-    expected += order_->num_proc_per_node > 0 ? order_->num_proc_per_node : member.devices;
+    expected += order_->num_proc_per_node;
     for (const auto& [number, rank] : member.ranks)
       ranks.push_back(&rank.fact);
   }
@@ -384,7 +400,12 @@ Worth JobRun::result(ConnectionId connection, const coordination::RunResult& fac
                                 .step = fact.step(),
                                 .final_loss = fact.final_loss(),
                                 .validation_loss = fact.validation_loss(),
-                                .skipped_steps = fact.skipped_steps()};
+                                .skipped_steps = fact.skipped_steps(),
+                                .stopped_early = fact.stopped_early()};
+  if (fact.has_best()) {
+    result_->best = {fact.best().step(), fact.best().validation_loss(),
+                     clamped(fact.best().checkpoint(), kMaxNameBytes)};
+  }
   for (int i = 0; i < std::min(fact.warnings_size(), kMaxWarnings); ++i)
     result_->warnings.push_back(clamped(fact.warnings(i), kMaxTextBytes));
   if (fact.has_peak_memory()) {
@@ -396,6 +417,10 @@ Worth JobRun::result(ConnectionId connection, const coordination::RunResult& fac
 
 StreamFacts JobRun::facts() const {
   StreamFacts facts;
+  for (const auto& [uid, member] : members_) {
+    const int64_t told = std::min(member.fact.generation, kMaxGeneration);
+    facts.newest_generation = std::max(facts.newest_generation, told);
+  }
   if (!order_) return facts;
   facts.hosted = true;
   facts.same_machine = same_machine_;
@@ -403,6 +428,7 @@ StreamFacts JobRun::facts() const {
   facts.rank_table_ready = table_ready_at_.has_value();
   facts.rank_table_ready_at = table_ready_at_;
   for (const auto& [uid, member] : members_) {
+    if (spare_pods_.contains(uid)) facts.spares.push_back(member.fact);
     if (is_stranger(member)) continue;
     facts.members.push_back(member.fact);
     facts.members.back().silent = member.silent;
@@ -467,7 +493,9 @@ bool JobRun::is_current(const Member& member) const {
 }
 
 bool JobRun::is_stranger(const Member& member) const {
-  if (!order_ || member.fact.generation < order_->generation) return false;
+  if (!order_) return false;
+  if (spare_pods_.contains(member.fact.pod_uid)) return true;
+  if (member.fact.generation < order_->generation) return false;
   // Asked for every heartbeat of every member: not a walk over all of them.
   const bool all_known = known_pods_.size() == order_->members.size() &&
                          static_cast<int64_t>(known_pods_.size()) >= order_->num_nodes;

@@ -29,7 +29,7 @@ class RunResult;
 namespace trainyard::control {
 
 /// Everything a rank last reported, for people to look at; RankFact is what plan needs of it.
-struct RankReading {
+struct RankReading : contract::Figures<double> {
   int64_t generation = 0;
   int rank = -1;
   int node_index = 0;
@@ -40,13 +40,7 @@ struct RankReading {
   int64_t total_steps = 0;
   int64_t samples_consumed = 0;
   int64_t tokens_consumed = 0;
-  double loss = 0;
-  double gradient_norm = 0;
-  double learning_rate = 0;
-  double validation_loss = 0;  ///< NaN before the first evaluation
-  double step_seconds = 0;
   double work_seconds = 0;  ///< its own part of a step, waits for others left out
-  double tokens_per_second = 0;
   int64_t checkpoint_step = -1;
   int64_t restored_step = -1;
   uint32_t instruction_id = 0;  ///< of the step program, now running
@@ -56,6 +50,10 @@ struct RankReading {
 
 /// What a message says; counters are zero where it has none.
 RankReading reading_of(const coordination::RankProgress& progress, int node_index);
+
+/// What of a rank's figures means something: those of steps once it has made one since it restored
+/// its state; nothing that is no finite number.
+contract::KnownFigures known_figures(const RankReading& reading);
 
 /// An agent that beats every 150 ms (agent/supervisor.h) has missed some thirty beats then.
 inline constexpr std::chrono::seconds kSilenceLimit{5};
@@ -71,7 +69,12 @@ enum class Worth { kNothing, kALook };
 class JobRun {
  public:
   /// A message and the stream it goes to.
-  using Decision = std::pair<ConnectionId, std::unique_ptr<coordination::ToAgent>>;
+  struct Decision {
+    ConnectionId connection = 0;
+    std::unique_ptr<coordination::ToAgent> message;
+    /// What follows the message, as it is sent (ControlTransport::send); null: nothing.
+    std::shared_ptr<const std::string> tail;
+  };
 
   JobRun(std::string job_uid, int64_t term, bool same_machine = false);
   ~JobRun();
@@ -135,7 +138,6 @@ class JobRun {
     MemberFact fact;
     ConnectionId connection = 0;  ///< 0: none
     std::string host_id;
-    int devices = 1;
     Duration silent{0};                ///< time listened to it in vain
     bool ranks_started = false;        ///< the agent says so, or has been told on this stream
     bool table_delivered = false;      ///< likewise
@@ -160,7 +162,8 @@ class JobRun {
   bool is_rank(int rank) const;
   /// Of the order's generation, and not a stranger.
   bool is_current(const Member& member) const;
-  /// Speaks for the order's generation, whose pods are all known, without being one of them.
+  /// A spare; or speaks for the order's generation, whose pods are all known, without being one of
+  /// them.
   bool is_stranger(const Member& member) const;
   /// The order's members by node index; nullopt until all are known and have streamed.
   std::optional<std::vector<Seat>> seats();
@@ -188,6 +191,7 @@ class JobRun {
   const bool same_machine_;
   std::optional<MembershipOrder> order_;
   std::set<std::string> known_pods_;  ///< UIDs of the order's members; complete when all are known
+  std::set<std::string> spare_pods_;  ///< those of its spares
   std::map<std::string, Member> members_;              ///< by pod UID
   std::map<ConnectionId, std::string> by_connection_;  ///< pod UIDs of open streams
   std::optional<Time> table_ready_at_;

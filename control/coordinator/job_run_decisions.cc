@@ -43,7 +43,7 @@ std::vector<JobRun::Decision> JobRun::decide(Time now) {
 void JobRun::leave_behind(std::vector<Decision>& decisions) {
   for (auto& [uid, member] : members_) {
     if (member.connection == 0 || member.fenced) continue;
-    if (member.fact.generation >= order_->generation) continue;
+    if (member.fact.generation >= order_->generation || spare_pods_.contains(uid)) continue;
     auto message = message_to(member);
     message->mutable_fence()->set_generation(order_->generation);
     if (member.fact.stays && known_pods_.contains(uid)) {
@@ -55,7 +55,7 @@ void JobRun::leave_behind(std::vector<Decision>& decisions) {
       message->mutable_fenced()->set_reason("generation " + std::to_string(order_->generation) +
                                             " has taken over");
     }
-    decisions.emplace_back(member.connection, std::move(message));
+    decisions.push_back({member.connection, std::move(message), nullptr});
   }
 }
 
@@ -81,7 +81,7 @@ void JobRun::stop_broken(std::vector<Decision>& decisions) {
     member.stopped = true;
     auto message = message_to(member);
     message->mutable_stop_ranks()->set_reason("the job is being stopped");
-    decisions.emplace_back(member.connection, std::move(message));
+    decisions.push_back({member.connection, std::move(message), nullptr});
   }
 }
 
@@ -129,8 +129,7 @@ std::optional<std::vector<JobRun::Seat>> JobRun::seats() {
   int next_rank = 0;
   for (Seat& seat : found) {
     seat.first_rank = next_rank;
-    seat.rank_count = order_->num_proc_per_node > 0 ? static_cast<int>(order_->num_proc_per_node)
-                                                    : seat.member->devices;
+    seat.rank_count = static_cast<int>(order_->num_proc_per_node);
     next_rank += seat.rank_count;
   }
   return found;
@@ -144,7 +143,7 @@ void JobRun::ask_stacks(std::vector<Decision>& decisions) {
     member.stacks_asked = order_->dump_stacks;
     auto message = message_to(member);
     message->mutable_dump_stacks()->set_reason(order_->dump_reason);
-    decisions.emplace_back(member.connection, std::move(message));
+    decisions.push_back({member.connection, std::move(message), nullptr});
   }
 }
 
@@ -161,10 +160,11 @@ void JobRun::start_ranks(const std::vector<Seat>& seats, std::vector<Decision>& 
     start.set_world_size(world_size);
     start.set_node_count(static_cast<int>(seats.size()));
     start.set_node_rank(static_cast<int>(node_rank));
+    start.set_node_index(seat.member->fact.node_index);
     for (int i = 0; i < seat.rank_count; ++i)
       start.add_ranks(seat.first_rank + i);
     fill(*start.mutable_resume(), *order_);
-    decisions.emplace_back(seat.member->connection, std::move(message));
+    decisions.push_back({seat.member->connection, std::move(message), nullptr});
   }
 }
 
@@ -206,13 +206,16 @@ void JobRun::send_table(const std::vector<Seat>& seats, std::vector<Decision>& d
     }
   }
   table.set_key(table_key(seats));
+  // All get the same one: a copy for each would take memory by the square of their number.
+  ToAgent whole;
+  const std::string key = table.key();
+  *whole.mutable_rank_table() = std::move(table);
+  const auto tail = std::make_shared<const std::string>(whole.SerializeAsString());
   for (const Seat& seat : seats) {
     if (seat.member->table_delivered || seat.member->connection == 0) continue;
     seat.member->table_delivered = true;
-    seat.member->table_key = table.key();
-    auto message = message_to(*seat.member);
-    *message->mutable_rank_table() = table;
-    decisions.emplace_back(seat.member->connection, std::move(message));
+    seat.member->table_key = key;
+    decisions.push_back({seat.member->connection, message_to(*seat.member), tail});
   }
   table_ready_at_ = now;
 }

@@ -10,8 +10,11 @@ constexpr std::string_view kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";  // se
 constexpr uint8_t kData = 0x0;
 constexpr uint8_t kHeaders = 0x1;
 constexpr uint8_t kResetStream = 0x3;
+constexpr uint8_t kSettings = 0x4;
 constexpr uint8_t kPushPromise = 0x5;
+constexpr uint8_t kPing = 0x6;
 constexpr uint8_t kContinuation = 0x9;
+constexpr uint8_t kAcknowledges = 0x1;
 constexpr uint8_t kEndHeaders = 0x4;
 
 }  // namespace
@@ -59,9 +62,15 @@ std::string_view Http2Gate::begin_frame() {
     case kData:
       if (payload_left_ > 0) {
         empty_frames_ = 0;
+        questions_ = 0;
       } else if (++empty_frames_ > kMaxEmptyFrames) {
         return "it sends frames without content";
       }
+      return {};
+    case kSettings:
+    case kPing:
+      if ((head_[4] & kAcknowledges) == 0 && ++questions_ > kMaxQuestions)
+        return "it asks and says nothing";
       return {};
     default:
       return {};

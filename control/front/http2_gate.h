@@ -19,6 +19,9 @@ class Http2Gate {
   static constexpr int kMaxHeaderFrames = 8;
   /// Frames without content are dear for their size: so many, until content comes.
   static constexpr int kMaxEmptyFrames = 1024;
+  /// Pings and settings, which the library has to answer, until content comes. An agent that has
+  /// nothing to say asks every 10 s.
+  static constexpr int kMaxQuestions = 4096;
 
   /// The next bytes of the connection, cut anywhere. Empty: all is well; else what is wrong, and
   /// the connection is to be closed.
@@ -37,6 +40,7 @@ class Http2Gate {
   int64_t header_bytes_ = 0;
   int header_frames_ = 0;
   int empty_frames_ = 0;
+  int questions_ = 0;
   bool has_reset_ = false;
 };
 

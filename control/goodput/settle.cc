@@ -1,6 +1,7 @@
 #include "control/goodput/settle.h"
 
 #include <algorithm>
+#include <span>
 
 namespace trainyard::control::goodput {
 namespace {
@@ -69,13 +70,20 @@ bool is_training(Phase phase) { return phase == Phase::kTraining || phase == Pha
 /// Whether it turns out only later that the time since its beginning was a stall.
 bool may_stall(Phase phase) { return is_training(phase) || phase == Phase::kCheckpointing; }
 
+bool tells_nothing(const JobPoint& point) {
+  return point.phase == Phase::kStarting && point.step == 0;
+}
+
 class Settlement {
  public:
   Settlement(Ledger& ledger, const Look& look, Time until)
       : ledger_(ledger), look_(look), until_(until) {
     const bool current =
         look.facts->hosted && look.facts->generation == look.status->membership.generation;
-    if (current) points_ = &look.facts->timeline;
+    if (current) points_ = look.facts->timeline;
+    // The agent of a program that does not use its progress page reports an empty one.
+    while (!look.reports_steps && !points_.empty() && tells_nothing(points_.front()))
+      points_ = points_.subspan(1);
   }
 
   /// `is_closing`: nothing comes any more that could tell what the phase under way was.
@@ -83,11 +91,11 @@ class Settlement {
     if (holds(*look_.status, api::ConditionType::kSuspended)) {
       return ledger_.spend(look_.now, Category::kStopped);
     }
-    if (points_ == nullptr || points_->empty()) return count_without_ranks();
-    count_until_first_point(points_->front());
-    for (size_t i = 0; i + 1 < points_->size(); ++i)
-      count_between((*points_)[i], (*points_)[i + 1]);
-    const JobPoint& last = points_->back();
+    if (points_.empty()) return count_without_ranks();
+    count_until_first_point(points_.front());
+    for (size_t i = 0; i + 1 < points_.size(); ++i)
+      count_between(points_[i], points_[i + 1]);
+    const JobPoint& last = points_.back();
     if (look_.stalled) {
       ledger_.spend(until_, Category::kStall);
     } else if (!may_stall(last.phase) || (is_closing && !is_training(last.phase))) {
@@ -96,7 +104,7 @@ class Settlement {
   }
 
   void count_rest(const Close& close) {
-    const bool watched = points_ != nullptr && !points_->empty();
+    const bool watched = !points_.empty();
     if (!watched && close.ended_at) {
       // Nobody watched it end; its own record tells how far it came.
       const int64_t from = ledger_.goodput().counted.step;
@@ -112,13 +120,21 @@ class Settlement {
   void count_without_ranks() {
     if (is_stopping(*look_.status)) return ledger_.spend(until_, Category::kStopped);
     // After a change of the controller ranks that trained are about to tell how far they came.
-    if (!has_resumed(*look_.status)) ledger_.spend(until_, before_ranks(look_));
+    if (!has_resumed(*look_.status)) spend_before_ranks(until_);
+  }
+
+  /// Pods that a restart has kept stand by during its back-off: nothing starts in them yet.
+  void spend_before_ranks(Time until) {
+    if (look_.back_off_ends) {
+      ledger_.spend(std::min(until, *look_.back_off_ends), Category::kInfra);
+    }
+    ledger_.spend(until, before_ranks(look_));
   }
 
   void count_until_first_point(const JobPoint& first) {
     if (first.at <= ledger_.counted_until()) return;
     if (!has_resumed(*look_.status)) {
-      ledger_.spend(first.at, before_ranks(look_));
+      spend_before_ranks(first.at);
       return ledger_.set_step(first.step);
     }
     const int64_t from = ledger_.goodput().counted.step;
@@ -148,7 +164,7 @@ class Settlement {
   Ledger& ledger_;
   const Look& look_;
   const Time until_;
-  const std::vector<JobPoint>* points_ = nullptr;
+  std::span<const JobPoint> points_;
 };
 
 }  // namespace

@@ -15,11 +15,13 @@ struct Look {
   const api::TrainingJobStatus* status = nullptr;
   /// Of that status' generation, else without effect.
   const StreamFacts* facts = nullptr;
-  /// The ranks report their steps; those of foreign programs do not, and a job of theirs that runs
-  /// counts as productive.
+  /// The ranks are sure to report their steps. A foreign program may, by its progress page; while
+  /// it has not, it counts as productive when it runs.
   bool reports_steps = true;
   bool stalled = false;  ///< by this look: what is not yet counted is the stall
   Time now;
+  /// End of the back-off before that status' generation; nullopt: none.
+  std::optional<Time> back_off_ends = std::nullopt;
 };
 
 /// A generation that this look ends (or that has ended before it).

@@ -11,7 +11,9 @@
 
 #include "common/api/decode.h"
 #include "common/api/encode.h"
+#include "common/api/numerics.h"
 #include "common/io/file.h"
+#include "common/text/whole_number.h"
 #include "common/worker_contract.h"
 #include "control/local/json_fault.h"
 #include "control/local/moved_paths.h"
@@ -81,7 +83,9 @@ Status check_immutable(const api::TrainingJobSpec& stored, const api::TrainingJo
                   is_same_place(start->checkpoint, other->checkpoint, run_dir)));
   if (!same_start) return refused("engine.startFrom", run_dir);
   if (stored.engine->seed != wanted.engine->seed) return refused("engine.seed", run_dir);
-  if (stored.engine->numerics != wanted.engine->numerics) {
+  // A value that the stored job does not name is held against the checkpoint's by whoever reads it.
+  if (api::with_values_of(stored.engine->numerics, wanted.engine->numerics) !=
+      wanted.engine->numerics) {
     return refused("engine.numerics", run_dir);
   }
   return {};
@@ -101,6 +105,8 @@ bool pods_fit(api::TrainingJobSpec a, const api::TrainingJobSpec& b) {
   // has also follows the cores that this run may use, so it differs where nobody changed anything.
   a.checkpoint_policy.every_steps = b.checkpoint_policy.every_steps;
   a.checkpoint_policy.keep_last = b.checkpoint_policy.keep_last;
+  a.checkpoint_policy.memory_every_steps = b.checkpoint_policy.memory_every_steps;
+  a.checkpoint_policy.memory_replicas = b.checkpoint_policy.memory_replicas;
   if (a.engine && b.engine) a.engine->runtime = b.engine->runtime;
   // A different number of nodes or ranks is a resize, which plan decides.
   a.num_nodes = b.num_nodes;
@@ -173,7 +179,7 @@ Result<std::optional<StoredStatus>> read_status(const std::filesystem::path& run
     if (!object.is_object()) return damaged(path, "no JSON object");
     StoredStatus stored;
     stored.uid = object.at("uid").get<std::string>();
-    stored.version = object.at("version").get<int64_t>();
+    stored.version = whole_number(object.at("version"));
     if (of && stored.uid != *of) return std::optional<StoredStatus>();
     Result<api::TrainingJobStatus> status = api::decode_status(object.at("status").dump());
     if (!status) return damaged(path, first_line(status.error().message));
@@ -223,12 +229,20 @@ bool any_checkpoint(const std::filesystem::path& directory) {
   return false;
 }
 
+/// Whether a run that early stopping may have ended is to have more patience.
+bool waits_longer(const api::EvaluationSpec& stored, const api::EvaluationSpec& wanted) {
+  const int64_t was = stored.early_stop_patience;
+  const int64_t now = wanted.early_stop_patience;
+  return was > 0 && (now == 0 || now > was);
+}
+
 /// Whether a complete job goes on under the spec that is wanted now. Errors: kInvalidConfig, as a
 /// complete one takes no other change.
 Status check_further(const api::TrainingJobSpec& stored, const api::TrainingJob& wanted,
                      const std::filesystem::path& run_dir) {
-  const bool further =
-      stored.engine && wanted.spec.engine && wanted.spec.engine->steps > stored.engine->steps;
+  const bool further = stored.engine && wanted.spec.engine &&
+                       (wanted.spec.engine->steps > stored.engine->steps ||
+                        waits_longer(stored.engine->evaluation, wanted.spec.engine->evaluation));
   if (further && any_checkpoint(checkpoint_dir_of(run_dir, wanted))) return {};
   const std::string why = further ? " and no checkpoint to train it further from"
                                   : " of another manifest or other options";
@@ -237,6 +251,9 @@ Status check_further(const api::TrainingJobSpec& stored, const api::TrainingJob&
                    (further || !stored.engine
                         ? "; use another run directory to train this one"
                         : "; raise engine.steps above " + std::to_string(stored.engine->steps) +
+                              (stored.engine->evaluation.early_stop_patience > 0
+                                   ? " or engine.evaluation.earlyStopPatience"
+                                   : "") +
                               " to train it further, or use another run directory to train this "
                               "one")};
 }
@@ -258,6 +275,15 @@ Status remove_results(const std::filesystem::path& run_dir) {
   return {};
 }
 
+/// Whoever owns a folder or file of a run directory decides what the run reads and trains.
+Status check_owner(const std::filesystem::path& path, uid_t owner, uid_t user) {
+  if (owner == user || owner == 0) return {};
+  return Error{ErrorCode::kInvalidConfig,
+               path.string() + ": belongs to user " + std::to_string(owner) + ", wanted user " +
+                   std::to_string(user) +
+                   ", who runs this, or root; use another run directory, or run as that user"};
+}
+
 }  // namespace
 
 Result<std::string> new_uid() {
@@ -267,10 +293,15 @@ Result<std::string> new_uid() {
   return uid;
 }
 
-Status check_entries(const std::filesystem::path& run_dir) {
+Status check_entries(const std::filesystem::path& run_dir, uid_t user) {
+  struct stat status {};
+  if (::stat(run_dir.c_str(), &status) == 0)
+    TRAINYARD_TRY(check_owner(run_dir, status.st_uid, user));
   std::error_code code;
   for (const auto& entry : std::filesystem::directory_iterator(run_dir, code)) {
     std::error_code ignored;
+    if (::lstat(entry.path().c_str(), &status) == 0)
+      TRAINYARD_TRY(check_owner(entry.path(), status.st_uid, user));
     if (entry.is_symlink(ignored) && !entry.is_directory(ignored)) {
       return Error{ErrorCode::kInvalidConfig,
                    entry.path().string() +
@@ -306,12 +337,11 @@ JobStore::JobStore(JobStore&& other) noexcept
       replaced_running_spec_(other.replaced_running_spec_),
       taken_up_(other.taken_up_) {}
 
-Result<JobStore> JobStore::open(const std::filesystem::path& run_dir,
-                                const api::TrainingJob& wanted, Time now,
-                                AfterFailure after_failure) {
+Result<JobStore> JobStore::open(const std::filesystem::path& run_dir, const api::TrainingJob& given,
+                                Time now, AfterFailure after_failure) {
   Result<std::string> text = read_file(run_dir / kJobFile, kMaxBytes);
-  api::TrainingJob job = wanted;
-  job.status = {};  // a manifest's, as `kubectl get -o yaml` has it, is of another run
+  api::TrainingJob wanted = given;
+  wanted.status = {};  // a manifest's, as `kubectl get -o yaml` has it, is of another run
   std::optional<StoredStatus> stored_status;
   bool misfit = false;
   bool changed = false;
@@ -330,11 +360,16 @@ Result<JobStore> JobStore::open(const std::filesystem::path& run_dir,
     const bool nothing_trained =
         stored_status && is_true(stored_status->status, api::ConditionType::kFailed) &&
         !stored_status->status.checkpoint && !any_checkpoint(checkpoint_dir_of(run_dir, stored));
-    if (!nothing_trained)
+    if (!nothing_trained) {
+      if (stored.spec.engine && wanted.spec.engine) {
+        wanted.spec.engine->numerics =
+            api::with_values_of(wanted.spec.engine->numerics, stored.spec.engine->numerics);
+      }
       TRAINYARD_TRY(check_immutable(stored.spec, wanted.spec, wanted.metadata.name, run_dir));
-    job.metadata = stored.metadata;
+    }
+    wanted.metadata = stored.metadata;
     changed = differs(stored.spec, wanted.spec, run_dir);
-    if (changed) ++job.metadata.generation;
+    if (changed) ++wanted.metadata.generation;
     misfit = !pods_fit(stored.spec, wanted.spec);
     const bool complete =
         stored_status && is_true(stored_status->status, api::ConditionType::kComplete);
@@ -344,28 +379,29 @@ Result<JobStore> JobStore::open(const std::filesystem::path& run_dir,
     }
   } else if (text.error().code == ErrorCode::kNotFound) {
     TRAINYARD_TRY(check_no_run(run_dir));
-    TRAINYARD_ASSIGN(job.metadata.uid, new_uid());
-    job.metadata.generation = 1;
-    job.metadata.creation_timestamp = now;
-    job.metadata.resource_version.clear();
+    TRAINYARD_ASSIGN(wanted.metadata.uid, new_uid());
+    wanted.metadata.generation = 1;
+    wanted.metadata.creation_timestamp = now;
+    wanted.metadata.resource_version.clear();
   } else {
     return std::move(text).error();
   }
-  if (stored_status) job.status = std::move(stored_status->status);
-  const bool failed = is_true(job.status, api::ConditionType::kFailed);
+  if (stored_status) wanted.status = std::move(stored_status->status);
+  const bool failed = is_true(wanted.status, api::ConditionType::kFailed);
   if (failed && (changed || after_failure == AfterFailure::kTryAgain))
     taken_up = TakenUp::kAfterFailure;
   if (taken_up != TakenUp::kNo) {  // before the spec: a crash in between leaves a stopped run
     const bool complete = taken_up == TakenUp::kAfterCompletion;
     if (complete) TRAINYARD_TRY(remove_results(run_dir));
-    take_up_again(job.status,
+    take_up_again(wanted.status,
                   complete ? "complete; about to train further" : "failed; about to try again",
                   now);
     ++stored_status->version;
-    TRAINYARD_TRY(write_status(run_dir, {job.metadata.uid, stored_status->version, job.status}));
+    TRAINYARD_TRY(
+        write_status(run_dir, {wanted.metadata.uid, stored_status->version, wanted.status}));
   }
-  TRAINYARD_TRY(write_job_files(run_dir, job));
-  JobStore store(run_dir, std::move(job));
+  TRAINYARD_TRY(write_job_files(run_dir, wanted));
+  JobStore store(run_dir, std::move(wanted));
   if (stored_status) store.version_ = stored_status->version;
   store.replaced_running_spec_ = misfit;
   store.taken_up_ = taken_up;

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <mutex>
 #include <string>
+#include <unistd.h>
 
 #include "common/api/training_job.h"
 #include "common/base/error.h"
@@ -29,9 +30,10 @@ class JobStore {
   /// generation. A run that has failed is taken up again, as one that was stopped, when the spec
   /// has changed or `after_failure` says so; its budgets are then fresh, its counts go on, and
   /// until a checkpoint was committed even what otherwise never changes may be corrected. A
-  /// complete one is taken up when its engine is to do more steps than it has. Errors:
-  /// kInvalidConfig when the directory belongs to a job of another name, or the new spec changes
-  /// what never changes, or else changes a complete one; kInvalidData for damaged files; kIo.
+  /// complete one is taken up when its engine is to do more steps than it has, or early stopping is
+  /// to wait longer. Errors: kInvalidConfig when the directory belongs to a job of another name, or
+  /// the new spec changes what never changes, or else changes a complete one; kInvalidData for
+  /// damaged files; kIo.
   static Result<JobStore> open(const std::filesystem::path& run_dir, const api::TrainingJob& wanted,
                                Time now, AfterFailure after_failure = AfterFailure::kStay);
 
@@ -70,9 +72,10 @@ class JobStore {
 /// A random UUID. Errors: kIo.
 Result<std::string> new_uid();
 
-/// Whether a run directory is this user's, without pipes, which would be waited for, and without
-/// links (but to folders), which would be written through. Errors: kInvalidConfig naming the entry.
-Status check_entries(const std::filesystem::path& run_dir);
+/// Whether a run directory and what lies in it belong to `user` or root, without pipes, which would
+/// be waited for, and without links (but to folders), which would be written through. Errors:
+/// kInvalidConfig naming the entry.
+Status check_entries(const std::filesystem::path& run_dir, uid_t user = ::geteuid());
 
 /// Where checkpoints of this job lie: RUN/pvc/<claim>/<path>, or RUN/checkpoints/<path> without
 /// storage; an absolute path of the policy without storage is taken as it is.

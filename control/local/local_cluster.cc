@@ -154,6 +154,19 @@ Status LocalCluster::Impl::remove_member_label(const PodRef& ref) {
   return {};
 }
 
+Status LocalCluster::Impl::promote_pod(const PodRef& ref, int node_index) {
+  const std::lock_guard lock(mutex_);
+  TRAINYARD_ASSIGN(Pod * pod, find(ref));
+  // One that has an index was promoted already, and condemned where it is no member any more.
+  if (pod->record.node_index >= 0 || pod->record.terminating()) return {};
+  PodRecord record = pod->record;
+  record.node_index = node_index;
+  record.member = true;
+  TRAINYARD_TRY(write_pod_record(dir_of(ref.name), record));
+  pod->record = std::move(record);
+  return {};
+}
+
 Status LocalCluster::Impl::forget(const std::string& name) {
   return remove_pod_record(dir_of(name));
 }
@@ -188,6 +201,7 @@ ObservedPod LocalCluster::Impl::view_of(const Pod& pod) const {
   seen.uid = record.uid;
   seen.node = kNodeName;
   seen.node_index = record.node_index;
+  seen.spare = record.spare;
   seen.created_generation = record.created_generation;
   seen.member = record.member;
   seen.terminating = record.terminating();
@@ -266,6 +280,9 @@ Status LocalCluster::delete_pod(const PodRef& pod, Duration grace) {
 }
 Status LocalCluster::remove_member_label(const PodRef& pod) {
   return impl_->remove_member_label(pod);
+}
+Status LocalCluster::promote_pod(const PodRef& pod, int node_index) {
+  return impl_->promote_pod(pod, node_index);
 }
 Status LocalCluster::delete_job(const JobKey& key, const std::string& uid) {
   return impl_->delete_job(key, uid);

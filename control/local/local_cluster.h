@@ -89,6 +89,7 @@ class LocalCluster final : public Cluster {
   Result<CreateReply> create_pod(const PodSpec& spec) override;
   Status delete_pod(const PodRef& pod, Duration grace) override;
   Status remove_member_label(const PodRef& pod) override;
+  Status promote_pod(const PodRef& pod, int node_index) override;
   Status delete_job(const JobKey& key, const std::string& uid) override;
   Status emit_event(const JobKey& key, const Event& event) override;
   void set_listener(Listener listener) override;

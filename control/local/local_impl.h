@@ -35,6 +35,7 @@ class LocalCluster::Impl {
   Result<CreateReply> create_pod(const PodSpec& spec);
   Status delete_pod(const PodRef& ref, Duration grace);
   Status remove_member_label(const PodRef& ref);
+  Status promote_pod(const PodRef& ref, int node_index);
   Status delete_job(const JobKey& key, const std::string& uid);
   Status emit_event(const Event& event);
   void terminate_all();

@@ -34,7 +34,7 @@ std::map<std::string, std::string> own_environment() {
   }
   // Where this runs in a pod of the operator: what that pod's own agent is to speak by.
   for (const char* name : {kEnvControlAuthorities, kEnvControlToken, kEnvTerminationLog, kEnvStays,
-                           static_cast<const char*>(contract::kEnvHost)})
+                           kEnvKeepsStates, static_cast<const char*>(contract::kEnvHost)})
     variables.erase(name);
   return variables;
 }
@@ -176,6 +176,7 @@ Result<LocalCluster::Impl::Pod> LocalCluster::Impl::start(const PodSpec& spec,
   record.uid = pod_uid;
   record.job_uid = spec.job_uid;
   record.node_index = spec.node_index;
+  record.spare = spec.spare;
   record.created_generation = spec.created_generation;
   record.member = spec.member;
   record.created_at = options_.clock->now();

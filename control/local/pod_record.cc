@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/io/file.h"
+#include "common/io/input.h"
 #include "control/exit_json.h"
 #include "control/local/json_fault.h"
 
@@ -44,7 +45,11 @@ Result<PodRecord> record_from(const json& object) {
   record.job_uid = object.at("jobUID").get<std::string>();
   record.member = object.at("member").get<bool>();
   record.process.boot_id = object.at("bootID").get<std::string>();
-  TRAINYARD_ASSIGN(const int64_t node_index, integer_in(object, "nodeIndex", 0, INT32_MAX));
+  if (object.contains("spare")) {
+    TRAINYARD_ASSIGN(record.spare, integer_in(object, "spare", 1, INT64_MAX));
+  }
+  TRAINYARD_ASSIGN(const int64_t node_index,
+                   integer_in(object, "nodeIndex", record.spare ? -1 : 0, INT32_MAX));
   record.node_index = static_cast<int>(node_index);
   TRAINYARD_ASSIGN(record.created_generation,
                    integer_in(object, "createdGeneration", 0, INT64_MAX));
@@ -76,6 +81,7 @@ std::string encode_pod_record(const PodRecord& record) {
                  {"pid", record.process.pid},
                  {"startTicks", record.process.start_ticks},
                  {"bootID", record.process.boot_id}};
+  if (record.spare) object["spare"] = *record.spare;
   if (record.kill_at) object["killAtNanos"] = record.kill_at->time_since_epoch().count();
   if (record.exit) object["exit"] = to_json(*record.exit);
   return object.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
@@ -142,12 +148,12 @@ void prune_logs(const std::filesystem::path& pods_dir, size_t keep) {
 }
 
 std::string tail_of(const std::filesystem::path& path, int64_t limit_bytes) {
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const Result<UniqueFd> fd = open_regular(path);
   struct stat info {};
-  if (!fd.valid() || ::fstat(fd.get(), &info) != 0) return {};
+  if (!fd || ::fstat(fd->get(), &info) != 0) return {};
   const int64_t size = std::min<int64_t>(info.st_size, limit_bytes);
   std::string text(static_cast<size_t>(size), '\0');
-  const ssize_t n = ::pread(fd.get(), text.data(), text.size(), info.st_size - size);
+  const ssize_t n = ::pread(fd->get(), text.data(), text.size(), info.st_size - size);
   text.resize(static_cast<size_t>(std::max<ssize_t>(n, 0)));
   if (size < info.st_size) {
     // The first line is cut: leave it out.

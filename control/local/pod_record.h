@@ -20,7 +20,8 @@ struct PodRecord {
   std::string name;
   std::string uid;
   std::string job_uid;
-  int node_index = 0;
+  int node_index = 0;            ///< -1 of a spare that has none
+  std::optional<int64_t> spare;  ///< its number, where it was made as one
   int64_t created_generation = 0;
   bool member = true;
   Time created_at;

@@ -114,6 +114,8 @@ Liveness judge_liveness(const LivenessInput& input) {
     return liveness;
   }
   const MembersByPod facts = members_by_pod(*input.facts);
+  Duration longest{};  // silence of those that are lost
+  bool more_may_follow = false;
   for (const ObservedPod* pod : *input.members) {
     const auto found = facts.find(pod->uid);
     if (found == facts.end()) {
@@ -125,14 +127,19 @@ Liveness judge_liveness(const LivenessInput& input) {
     const Duration silent = input.now - fact->since;
     if (silent <= kStreamGrace) {
       look_in(liveness, kStreamGrace - silent + std::chrono::milliseconds(1));
+      more_may_follow = true;
       continue;
     }
     if (auto sign = second_sign(input, *pod, *fact)) {
       liveness.lost.push_back({pod, "silent for " + in_seconds(silent) + ", and " + *sign});
+      longest = std::max(longest, silent);
     } else {
       look_in(liveness, std::chrono::seconds(1));
     }
   }
+  // Nodes that lose their power together fall silent one after the other: they are one restart, and
+  // one before the last of them is judged would be in vain.
+  liveness.waits = more_may_follow && longest <= 2 * kStreamGrace;
   return liveness;
 }
 

@@ -48,6 +48,9 @@ struct Liveness {
   /// When silence will have lasted long enough to be judged.
   std::optional<Duration> look_again;
   bool truce = false;  ///< nobody is judged: too many went silent at once
+  /// Others are silent for less than kStreamGrace, and those that are lost for less than twice as
+  /// long: where nothing else has failed, these wait for those.
+  bool waits = false;
 };
 
 /// Members whose stream is gone longer than kStreamGrace and that a second sign speaks against: a

@@ -1,6 +1,7 @@
 #include "control/policies/progress.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <map>
 #include <tuple>
@@ -70,31 +71,18 @@ bool is_told_of(const StreamFacts& facts, const RankFact& rank) {
   });
 }
 
-std::string name_of(Phase phase) {
-  switch (phase) {
-    case Phase::kStarting:
-      return "Starting";
-    case Phase::kRendezvous:
-      return "Rendezvous";
-    case Phase::kRestoring:
-      return "Restoring";
-    case Phase::kTraining:
-      return "Training";
-    case Phase::kEvaluating:
-      return "Evaluating";
-    case Phase::kCheckpointing:
-      return "Checkpointing";
-    case Phase::kDone:
-      return "Done";
-  }
-  return "Unknown";
+/// "Training", as status has it.
+std::string title_of(Phase phase) {
+  std::string title(contract::name_of(phase));
+  title.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(title.front())));
+  return title;
 }
 
 /// "rank 1 has stood at step 41 in phase Training, instruction 17 (GATHER u2), its process
 /// stopped".
 std::string position_of(const RankFact& rank) {
   std::string text = "rank " + std::to_string(rank.rank) + " has stood at step " +
-                     std::to_string(rank.step) + " in phase " + name_of(rank.phase);
+                     std::to_string(rank.step) + " in phase " + title_of(rank.phase);
   if (!rank.instruction.empty()) {
     text += ", instruction " + std::to_string(rank.instruction_id) + " (" + rank.instruction + ")";
   }
@@ -192,11 +180,11 @@ Stall judge_startup(const StallInput& input) {
   stall.kind = Stall::Kind::kStartup;
   const RankFact* laggard = blamed_of(ranks_of(*input.facts));
   if (laggard != nullptr) stall.rank = laggard->rank;
-  stall.message =
-      what_is_missing(*input.facts) + " within " + in_seconds(limit) + " of being scheduled" +
-      (laggard == nullptr
-           ? ""
-           : "; rank " + std::to_string(laggard->rank) + " is in phase " + name_of(laggard->phase));
+  stall.message = what_is_missing(*input.facts) + " within " + in_seconds(limit) +
+                  " of being scheduled" +
+                  (laggard == nullptr ? ""
+                                      : "; rank " + std::to_string(laggard->rank) +
+                                            " is in phase " + title_of(laggard->phase));
   return stall;
 }
 
@@ -291,7 +279,7 @@ std::optional<api::ProgressStatus> progress_of(const StreamFacts& facts,
   if (laggard == nullptr) return shown;
   if (shown && laggard->phase < Phase::kTraining) {
     api::ProgressStatus waiting = *shown;
-    waiting.phase = name_of(laggard->phase);
+    waiting.phase = title_of(laggard->phase);
     return waiting;
   }
   const RankFact* first = *std::min_element(
@@ -299,7 +287,7 @@ std::optional<api::ProgressStatus> progress_of(const StreamFacts& facts,
   api::ProgressStatus progress;
   progress.step = laggard->step;
   progress.total_steps = laggard->total_steps;
-  progress.phase = name_of(laggard->phase);
+  progress.phase = title_of(laggard->phase);
   progress.last_step_time = laggard->last_step_at;
   progress.loss = first->loss;
   const int64_t world = world_size > 0 ? world_size : std::ssize(ranks_of(facts));

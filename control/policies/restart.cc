@@ -14,7 +14,6 @@ using api::FailureClass;
 
 /// Kept whatever the budget: the back-off counts them, too.
 constexpr int64_t kFewestRecentRestarts = 20;
-constexpr char kDisruptionTarget[] = "DisruptionTarget";  // batch/v1, KEP-3329
 constexpr char kOomKilled[] = "OOMKilled";
 
 bool has_condition(const ObservedPod& pod, const std::string& type, const std::string& status) {
@@ -63,10 +62,11 @@ std::optional<Match> first_match(const api::FailurePolicy& policy, const Observe
 }
 
 FailureClass class_of(const ObservedPod& pod) {
-  if (has_condition(pod, kDisruptionTarget, "True")) return FailureClass::kPreemption;
+  if (disruption_of(pod) != nullptr) return FailureClass::kPreemption;
   if (!pod.exit) return FailureClass::kInfrastructure;
   const ContainerExit& exit = *pod.exit;
   if (exit.reason == kOomKilled) return FailureClass::kApplication;
+  if (exit.reason == kGpuFailed) return FailureClass::kInfrastructure;
   const bool by_sigterm = exit.signal == SIGTERM;
   if (by_sigterm || exit.exit_code == contract::kExitTerminatedAfterCheckpoint) {
     return FailureClass::kPreemption;
@@ -131,9 +131,10 @@ Loss judge_failed_pod(const api::FailurePolicy& policy, const ObservedPod& pod) 
   Loss loss = describe(pod);
   loss.failure_class = class_of(pod);
   loss.reason = pod.exit ? api::reason::kPodFailed : api::reason::kPodLost;
+  loss.hardware = pod.exit && pod.exit->reason == kGpuFailed;
   const int code = pod.exit ? pod.exit->exit_code : -1;
   // When one rank is asked to stop, all ranks write the checkpoint and end alike.
-  const bool asked = pod.terminating || has_condition(pod, kDisruptionTarget, "True");
+  const bool asked = pod.terminating || disruption_of(pod) != nullptr;
   loss.follows_peer = code == contract::kExitPeerLost ||
                       (code == contract::kExitTerminatedAfterCheckpoint && !loss.signal && !asked);
   if (code == contract::kExitBadConfig || code == contract::kExitBadData) {
@@ -154,12 +155,9 @@ Loss judge_failed_rank(const api::FailurePolicy& policy, const ObservedPod& pod,
 Loss judge_lost_pod(const api::FailurePolicy& policy, const ObservedPod& pod,
                     const std::string& message) {
   Loss loss = describe(pod);
-  const bool node_lost =
-      pod.node_state == NodeState::kNotReady || pod.node_state == NodeState::kGone;
-  loss.reason = node_lost ? api::reason::kNodeLost : api::reason::kPodLost;
-  loss.failure_class = has_condition(pod, kDisruptionTarget, "True")
-                           ? FailureClass::kPreemption
-                           : FailureClass::kInfrastructure;
+  loss.reason = is_node_lost(pod) ? api::reason::kNodeLost : api::reason::kPodLost;
+  loss.failure_class =
+      disruption_of(pod) != nullptr ? FailureClass::kPreemption : FailureClass::kInfrastructure;
   loss.message = message;
   if (const auto match = first_match(policy, pod)) apply_rule(*match, pod, loss);
   return loss;

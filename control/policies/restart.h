@@ -34,6 +34,10 @@ struct Loss {
   bool follows_peer = false;
   /// Only ranks have ended, or hang: its agent waits for what is to be done.
   bool pod_goes_on = false;
+  /// A GPU of its node failed: new ranks in the same pod would meet it again.
+  bool hardware = false;
+  /// New pods are to go to other nodes than its own.
+  bool avoids_node = false;
   /// What a stall's action asks for; nullopt: the job's strategy says.
   std::optional<Scope> wanted;
   /// Reason of Failed, when the job is not to be tried again.

@@ -21,7 +21,8 @@ Scope wanted_scope(const ScopeInput& input) {
 }
 
 bool fails_again_and_again(const ScopeInput& input, const Loss& loss) {
-  if (loss.follows_peer || loss.pod_uid.empty()) return false;
+  if (loss.follows_peer || loss.pod_uid.empty() || input.same_machine) return false;
+  if (input.backing == MemoryBacking::kNothing) return false;
   const Duration window = api::budget_of(*input.policy, loss.failure_class).window;
   const auto before = std::count_if(
       input.attempts->begin(), input.attempts->end(), [&](const api::Attempt& attempt) {
@@ -34,11 +35,23 @@ bool fails_again_and_again(const ScopeInput& input, const Loss& loss) {
 }
 
 bool is_replaced(const ScopeInput& input, Scope wanted, const Loss& loss) {
-  if (!loss.pod_goes_on || fails_again_and_again(input, loss)) return true;
+  if (!loss.pod_goes_on || loss.hardware || fails_again_and_again(input, loss)) return true;
   return wanted == Scope::kPods && (!loss.follows_peer || &loss == input.cause);
 }
 
 }  // namespace
+
+MemoryBacking memory_backing(const api::TrainingJobSpec& spec,
+                             const api::TrainingJobStatus& status) {
+  const api::CheckpointPolicy& policy = spec.checkpoint_policy;
+  const bool keeps = spec.engine && policy.memory_every_steps != 0 &&
+                     spec.failure_policy.restart_strategy == api::RestartStrategy::kInPlace;
+  if (!keeps) return MemoryBacking::kNoMemory;
+  if (policy.memory_replicas > 0 && status.nodes.target > 1) return MemoryBacking::kCopies;
+  const bool has_trained = status.progress && status.progress->step > 0;
+  return policy.every_steps == 0 && has_trained ? MemoryBacking::kNothing
+                                                : MemoryBacking::kCheckpoints;
+}
 
 RestartScope judge_scope(const ScopeInput& input) {
   const Scope wanted = wanted_scope(input);

@@ -15,6 +15,16 @@ inline constexpr size_t kMaxSingleReplacements = 4;
 /// ranks': the last of them replaces it.
 inline constexpr int64_t kFailuresOfOnePod = 3;
 
+/// What a job can go on from where a pod is replaced and the states in its memory go with it.
+enum class MemoryBacking {
+  kNoMemory,     ///< it keeps no states in memory
+  kCopies,       ///< copies on the next node
+  kCheckpoints,  ///< what it has written to the disk
+  kNothing,      ///< it writes checkpoints only when it ends: the memory of its pods is all it has
+};
+MemoryBacking memory_backing(const api::TrainingJobSpec& spec,
+                             const api::TrainingJobStatus& status);
+
 struct ScopeInput {
   const api::FailurePolicy* policy = nullptr;
   const std::vector<api::Attempt>* attempts = nullptr;
@@ -23,6 +33,9 @@ struct ScopeInput {
   /// False where pods cannot go on: the spec was edited, a member has ended well, an agent ends
   /// with its ranks.
   bool may_keep = true;
+  /// New pods run where the old ones did, so none escapes the node that its pod failed on.
+  bool same_machine = false;
+  MemoryBacking backing = MemoryBacking::kNoMemory;
   Time now;
 };
 
@@ -32,7 +45,9 @@ struct RestartScope {
 };
 
 /// ReplacePod replaces pods that are lost and those whose own ranks have failed; InPlace only the
-/// former, and a pod that fails for the kFailuresOfOnePod-th time.
+/// former, a pod that fails for the kFailuresOfOnePod-th time, and one whose GPU has failed. A pod
+/// that fails again and again stays where all run on one machine, and where the job would lose all
+/// it has.
 RestartScope judge_scope(const ScopeInput& input);
 
 }  // namespace trainyard::control::policies

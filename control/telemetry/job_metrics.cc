@@ -33,7 +33,7 @@ constexpr Family kExpectedRanks{"trainyard_job_expected_ranks", Kind::kGauge,
 constexpr Family kNodes{"trainyard_job_nodes",
                         Kind::kGauge,
                         "Nodes (pods) of the job: target are wanted now, active there, ready at "
-                        "work.",
+                        "work, spare stand ready.",
                         {"state"}};
 constexpr Family kLayout{"trainyard_job_layout_info",
                          Kind::kGauge,
@@ -47,6 +47,8 @@ constexpr Family kRestarts{"trainyard_restarts_total",
                            Kind::kCounter,
                            "Restarts of the job by the class of failure that caused them.",
                            {"class"}};
+constexpr Family kPromotions{"trainyard_spare_promotions_total", Kind::kCounter,
+                             "Spare pods that have taken the index of a lost pod."};
 constexpr Family kLostSteps{"trainyard_lost_steps_total", Kind::kCounter,
                             "Steps that failures have undone, over the job's life."};
 constexpr Family kWall{"trainyard_wall_seconds_total", Kind::kCounter,
@@ -61,8 +63,8 @@ constexpr Family kGoodputRatio{"trainyard_goodput_ratio", Kind::kGauge,
 constexpr Family kSlowest{"trainyard_slowest_rank", Kind::kGauge,
                           "Rank that holds the others up most; -1 while none does."};
 constexpr std::array kFamilies = {
-    kPhase,    kCondition, kGeneration, kExpectedRanks, kPipelineStages, kNodes,  kLayout,
-    kRestarts, kLostSteps, kWall,       kGoodput,       kGoodputRatio,   kSlowest};
+    kPhase,    kCondition,  kGeneration, kExpectedRanks, kPipelineStages, kNodes,        kLayout,
+    kRestarts, kPromotions, kLostSteps,  kWall,          kGoodput,        kGoodputRatio, kSlowest};
 
 double number(int64_t value) { return static_cast<double>(value); }
 
@@ -109,8 +111,8 @@ void add_goodput(Exposition& out, const api::GoodputStatus& goodput) {
 /// shown as productive stays behind by as much.
 constexpr std::chrono::seconds kEndsAreKnown{60};
 
-/// The ledger of the status; of a program of the user's own that runs whole continued until a
-/// minute ago: nothing that it tells would have the status written while it runs.
+/// The ledger of the status. For a program that reports no steps and runs whole it is continued
+/// until a minute ago: the status is not written while such a program runs.
 api::GoodputStatus goodput_at(Time now, const api::TrainingJobSpec& spec,
                               const api::TrainingJobStatus& status) {
   goodput::Ledger ledger(status.goodput.value_or(api::GoodputStatus{}));
@@ -123,7 +125,8 @@ api::GoodputStatus goodput_at(Time now, const api::TrainingJobSpec& spec,
                                           condition.status == api::ConditionStatus::kTrue;
                                  });
   const bool ends = status.nodes.succeeded > 0 || (status.nodes.failed > 0 && !whole);
-  if (spec.engine || over || ends || !ledger.is_open()) return ledger.goodput();
+  const bool reports = spec.engine || (status.progress && status.progress->step > 0);
+  if (reports || over || ends || !ledger.is_open()) return ledger.goodput();
   const StreamFacts nothing_told;
   goodput::settle(
       ledger,
@@ -146,10 +149,12 @@ void add_job_metrics(Exposition& out, const api::TrainingJobSpec& spec,
   out.add(kNodes, {"target"}, number(status.nodes.target));
   out.add(kNodes, {"active"}, number(status.nodes.active));
   out.add(kNodes, {"ready"}, number(status.nodes.ready));
+  out.add(kNodes, {"spare"}, number(status.nodes.spare));
   const std::string& layout = status.membership.layout;
   if (!layout.empty()) out.add(kLayout, {layout}, 1);
   out.add(kPipelineStages, {}, number(spec.engine ? spec.engine->parallelism.pipeline : 1));
   add_restarts(out, status.restarts);
+  out.add(kPromotions, {}, number(std::max<int64_t>(0, status.restarts.promotions)));
   add_goodput(out, goodput_at(now, spec, status));
   const bool known = status.progress && status.progress->slowest_rank;
   out.add(kSlowest, {}, known ? number(*status.progress->slowest_rank) : -1);

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <limits>
 #include <string>
+#include <vector>
 
 namespace trainyard::control {
 namespace {
@@ -22,19 +23,6 @@ constexpr Family kSamples{"trainyard_consumed_samples", Kind::kGauge,
                           "Position in the data order: samples behind the model's state."};
 constexpr Family kTokens{"trainyard_consumed_tokens", Kind::kGauge,
                          "Position in the data order: tokens behind the model's state."};
-constexpr Family kLoss{
-    "trainyard_loss_nats", Kind::kGauge,
-    "Mean training loss of the newest step, nats a token; NaN before the first."};
-constexpr Family kValidationLoss{
-    "trainyard_validation_loss_nats", Kind::kGauge,
-    "Mean loss over the held-out windows, nats a token; NaN before the first evaluation."};
-constexpr Family kGradientNorm{"trainyard_gradient_norm", Kind::kGauge,
-                               "Global norm of the newest gradient, before clipping."};
-constexpr Family kLearningRate{"trainyard_learning_rate", Kind::kGauge,
-                               "Learning rate of the newest step."};
-constexpr Family kTokensPerSecond{"trainyard_tokens_per_second", Kind::kGauge,
-                                  "Tokens trained a second by all ranks together, smoothed."};
-
 // Checkpoints, whole.
 constexpr Family kCheckpointStep{"trainyard_checkpoint_step", Kind::kGauge,
                                  "Step of the newest committed checkpoint; -1 before the first."};
@@ -87,7 +75,7 @@ constexpr Family kRankSteps{"trainyard_rank_steps_total",
 constexpr Family kRankSkipped{
     "trainyard_rank_skipped_steps_total",
     Kind::kCounter,
-    "Steps that left the parameters as they were because a gradient sum overflowed.",
+    "Steps that left the parameters as they were: a gradient sum overflowed, or no target counted.",
     {"rank"}};
 constexpr Family kRankTokens{
     "trainyard_rank_tokens_total",
@@ -138,60 +126,58 @@ constexpr Family kRankStall{
     "Time that training stood still for checkpoints: the wait for the one before, and the copy.",
     {"rank"}};
 
-constexpr std::array kFamilies = {kStep,
-                                  kStepTarget,
-                                  kSamples,
-                                  kTokens,
-                                  kLoss,
-                                  kValidationLoss,
-                                  kGradientNorm,
-                                  kLearningRate,
-                                  kTokensPerSecond,
-                                  kCheckpointStep,
-                                  kCheckpointTime,
-                                  kCheckpointAge,
-                                  kCheckpointDuration,
-                                  kCheckpointSize,
-                                  kCheckpoints,
-                                  kStepDuration,
-                                  kStageDuration,
-                                  kRankPhase,
-                                  kRankStep,
-                                  kRankGeneration,
-                                  kRankInstruction,
-                                  kRankSteps,
-                                  kRankSkipped,
-                                  kRankTokens,
-                                  kRankStepTime,
-                                  kRankStage,
-                                  kRankCollectives,
-                                  kRankCollectiveTime,
-                                  kRankCollectiveSent,
-                                  kRankCollectiveReceived,
-                                  kRankStall,
-                                  kRankMemory,
-                                  kRankResident};
+constexpr std::array kOwnFamilies = {kStep,
+                                     kStepTarget,
+                                     kSamples,
+                                     kTokens,
+                                     kCheckpointStep,
+                                     kCheckpointTime,
+                                     kCheckpointAge,
+                                     kCheckpointDuration,
+                                     kCheckpointSize,
+                                     kCheckpoints,
+                                     kStepDuration,
+                                     kStageDuration,
+                                     kRankPhase,
+                                     kRankStep,
+                                     kRankGeneration,
+                                     kRankInstruction,
+                                     kRankSteps,
+                                     kRankSkipped,
+                                     kRankTokens,
+                                     kRankStepTime,
+                                     kRankStage,
+                                     kRankCollectives,
+                                     kRankCollectiveTime,
+                                     kRankCollectiveSent,
+                                     kRankCollectiveReceived,
+                                     kRankStall,
+                                     kRankMemory,
+                                     kRankResident};
 
-constexpr int kPhases = static_cast<int>(contract::Phase::kDone) + 1;
+constexpr int kPhases = static_cast<int>(contract::kPhaseNames.size());
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
 double number(int64_t value) { return static_cast<double>(value); }
 double unix_s(Time time) { return std::chrono::duration<double>(time.time_since_epoch()).count(); }
 double seconds(int64_t nanoseconds) { return number(nanoseconds) / 1e9; }
 
-void add_model(Exposition& out, const RankReading* lowest) {
-  const RankReading nothing{.loss = kUnknown, .validation_loss = kUnknown};
-  const RankReading& told = lowest != nullptr ? *lowest : nothing;
-  const bool stepped = told.restored_step >= 0 && told.step > told.restored_step;
+Family family_of(const contract::Figure& figure) {
+  return {figure.family, Kind::kGauge, figure.description};
+}
+
+/// Of the lowest rank.
+void add_model(Exposition& out, const RankReading& told) {
   out.add(kStep, {}, number(told.step));
   out.add(kStepTarget, {}, number(told.total_steps));
   out.add(kSamples, {}, number(told.samples_consumed));
   out.add(kTokens, {}, number(told.tokens_consumed));
-  out.add(kLoss, {}, stepped ? told.loss : kUnknown);
-  out.add(kValidationLoss, {}, told.validation_loss);
-  out.add(kGradientNorm, {}, stepped ? told.gradient_norm : kUnknown);
-  out.add(kLearningRate, {}, told.learning_rate);
-  out.add(kTokensPerSecond, {}, told.tokens_per_second);
+  const contract::KnownFigures known = known_figures(told);
+  contract::visit_figures(
+      [&](const contract::Figure& figure, const std::optional<double>& value) {
+        if (!figure.family.empty()) out.add(family_of(figure), {}, value.value_or(figure.unknown));
+      },
+      known);
 }
 
 /// A figure that a rank made up may be anything.
@@ -268,7 +254,7 @@ void add_rank(Exposition& out, const RankReading& reading) {
   const contract::RankCountersReading& counters = reading.counters;
   for (int i = 0; i < kPhases; ++i) {
     const auto phase = static_cast<contract::Phase>(i);
-    out.add(kRankPhase, {rank, label_of(phase)}, phase == reading.phase ? 1 : 0);
+    out.add(kRankPhase, {rank, contract::name_of(phase)}, phase == reading.phase ? 1 : 0);
   }
   out.add(kRankStep, {rank}, number(reading.step));
   out.add(kRankGeneration, {rank}, number(reading.generation));
@@ -292,33 +278,22 @@ void add_rank(Exposition& out, const RankReading& reading) {
 
 }  // namespace
 
-std::span<const Family> rank_families() { return kFamilies; }
-
-std::string_view label_of(contract::Phase phase) {
-  switch (phase) {
-    case contract::Phase::kStarting:
-      return "starting";
-    case contract::Phase::kRendezvous:
-      return "rendezvous";
-    case contract::Phase::kRestoring:
-      return "restoring";
-    case contract::Phase::kTraining:
-      return "training";
-    case contract::Phase::kEvaluating:
-      return "evaluating";
-    case contract::Phase::kCheckpointing:
-      return "checkpointing";
-    case contract::Phase::kDone:
-      return "done";
-  }
-  return "?";
+std::span<const Family> rank_families() {
+  static const std::vector<Family> families = [] {
+    std::vector<Family> all(kOwnFamilies.begin(), kOwnFamilies.end());
+    contract::visit_figures([&](const contract::Figure& figure) {
+      if (!figure.family.empty()) all.push_back(family_of(figure));
+    });
+    return all;
+  }();
+  return families;
 }
 
 void add_rank_metrics(Exposition& out, std::span<const RankReading> ranks,
                       const KnownCheckpoint& known, Time now) {
-  for (const Family& family : kFamilies)
+  for (const Family& family : rank_families())
     out.declare(family);
-  add_model(out, ranks.empty() ? nullptr : &ranks.front());
+  add_model(out, ranks.empty() ? RankReading{} : ranks.front());
   add_checkpoints(out, ranks, known, now);
   add_durations(out, ranks);
   for (const RankReading& reading : ranks.first(std::min(ranks.size(), kMaxRankSeries)))

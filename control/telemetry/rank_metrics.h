@@ -20,9 +20,6 @@ inline constexpr size_t kMaxRankSeries = 256;
 /// Every family that add_rank_metrics may show.
 std::span<const metrics::Family> rank_families();
 
-/// The name of a phase as label values have it: "training", "restoring" ...
-std::string_view label_of(contract::Phase phase);
-
 /// The newest checkpoint that is known of without the ranks.
 struct KnownCheckpoint {
   int64_t step = -1;                 ///< -1: none

@@ -59,6 +59,44 @@ MaxSum of_row(const CrossEntropy& p, const float* logits) {
   return row;
 }
 
+/// What the ranks that share the vocabulary out have found of a row.
+struct RowStatistics {
+  MaxSum all;
+  float at_target = 0;
+};
+RowStatistics combine_parts(const CrossEntropy& p, int64_t row) {
+  const VocabularyPart& part = p.part;
+  RowStatistics found;
+  bool first = true;
+  for (int64_t rank = 0; rank < part.ranks; ++rank) {
+    const float* of_rank = part.statistics + (rank * p.rows + row) * part.columns();
+    for (int64_t c = 0; c < part.pieces; ++c) {
+      const MaxSum piece{of_rank[2 * c], of_rank[2 * c + 1]};
+      found.all = first ? piece : combine(found.all, piece);
+      first = false;
+    }
+    found.at_target += of_rank[2 * part.pieces];
+  }
+  return found;
+}
+
+void statistics_of_row(const VocabularyStatistics& p, int64_t row) {
+  const float* logits = p.logits + row * p.padded_vocab;
+  float* out = p.statistics + row * p.part.columns();
+  const auto pieces = static_cast<int64_t>(p.piece_ends.size());
+  int64_t begin = 0;
+  for (int64_t c = 0; c < p.part.pieces; ++c) {
+    const int64_t end = c < pieces ? smaller(p.piece_ends[static_cast<size_t>(c)], p.vocab) : begin;
+    const MaxSum piece = end > begin ? of_piece(logits + begin, end - begin) : MaxSum();
+    out[2 * c] = piece.max;
+    out[2 * c + 1] = piece.sum;
+    if (c < pieces) begin = p.piece_ends[static_cast<size_t>(c)];
+  }
+  const int64_t target = p.targets[row] - p.part.first;
+  const bool here = p.targets[row] >= 0 && target >= 0 && target < p.vocab;
+  out[2 * p.part.pieces] = here ? logits[target] : 0.0F;
+}
+
 template <class Out>
 void zero_range(Out* out, int64_t begin, int64_t end) {
   for (int64_t i = begin; i < end; i += kLanes)
@@ -67,34 +105,45 @@ void zero_range(Out* out, int64_t begin, int64_t end) {
 
 template <class Out>
 void write_gradient(const CrossEntropy& p, int64_t row, const float* logits, MaxSum s) {
-  Out* d = static_cast<Out*>(p.d_logits) + row * p.padded_vocab;
-  const int32_t target = p.targets[row];
-  if (target < 0) return zero_range(d, 0, p.padded_vocab);
+  Out* d = static_cast<Out*>(p.d_logits.data) + row * p.padded_vocab;
+  if (p.targets[row] < 0) return zero_range(d, 0, p.padded_vocab);
+  const int64_t target = p.targets[row] - p.part.first;
+  const bool here = target >= 0 && target < p.vocab;
+  const float at_target = here ? logits[target] : 0.0F;  // the gradient may take its place
   const F32x16 shift = broadcast(s.max);
   const F32x16 inverse = broadcast(1.0F) / broadcast(s.sum);
   for (int64_t i = 0; i < p.vocab; i += kLanes) {
     const int lanes = clamp_lanes(p.vocab - i);
     store_partial(d + i, exp(load_partial(logits + i, lanes) - shift) * inverse, lanes);
   }
-  const F32x16 at_target = exp(broadcast(logits[target]) - shift) * inverse - broadcast(1.0F);
-  store_partial(d + target, at_target, 1);
+  if (here) {
+    store_partial(d + target, exp(broadcast(at_target) - shift) * inverse - broadcast(1.0F), 1);
+  }
   zero_range(d, p.vocab, p.padded_vocab);
 }
 
 int64_t loss_of_row(const CrossEntropy& p, int64_t row, FixedPoint& fixed) {
-  const float* logits = p.logits + row * p.padded_vocab;
+  const float* logits = static_cast<const float*>(p.logits.data) + row * p.padded_vocab;
   const int32_t target = p.targets[row];
-  TRAINYARD_CHECK(target < p.vocab);
   MaxSum s;
   float loss = 0;
   if (target >= 0) {
-    s = of_row(p, logits);
-    loss = scalar_log(s.sum) + (s.max - logits[target]);
+    float at_target = 0;
+    if (p.part.statistics == nullptr) {
+      TRAINYARD_CHECK(target < p.vocab);
+      s = of_row(p, logits);
+      at_target = logits[target];
+    } else {
+      const RowStatistics found = combine_parts(p, row);
+      s = found.all;
+      at_target = found.at_target;
+    }
+    loss = scalar_log(s.sum) + (s.max - at_target);
     // log is defined for normal numbers only; the sum is at least 1 unless a logit is not finite.
     if (!(s.sum >= 1.0F && s.sum < __builtin_inff())) loss = __builtin_nanf("");
   }
-  if (p.d_logits != nullptr) {
-    if (p.d_type == DType::kBFloat16) {
+  if (p.d_logits.data != nullptr) {
+    if (p.d_logits.type == DType::kBFloat16) {
       write_gradient<uint16_t>(p, row, logits, s);
     } else {
       write_gradient<float>(p, row, logits, s);
@@ -107,7 +156,15 @@ int64_t loss_of_row(const CrossEntropy& p, int64_t row, FixedPoint& fixed) {
 
 }  // namespace
 
+void vocabulary_statistics(const CpuContext& context, const VocabularyStatistics& p) {
+  parallel_ranges(context, p.rows, 1, 4 * p.padded_vocab, [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row)
+      statistics_of_row(p, row);
+  });
+}
+
 void cross_entropy(const CpuContext& context, const CrossEntropy& p) {
+  TRAINYARD_CHECK(p.logits.type == DType::kFloat32);
   parallel_ranges(context, p.rows, 1, 4 * p.padded_vocab, [&](int64_t begin, int64_t end, int) {
     FixedPoint fixed(kLossQuantumLog2, kLossQuantumLog2 + kLossLimitLog2);
     uint64_t sum = 0;  // may wrap: the coarse sum then tells how often

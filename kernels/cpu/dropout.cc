@@ -40,26 +40,31 @@ TRAINYARD_INLINE F32x16 apply(F32x16 x, const float* factors, int64_t i) {
 
 template <class Out>
 void backward_rows(const DropoutBackward& p, int64_t begin, int64_t end) {
+  const float* const dy = static_cast<const float*>(p.dy.data);
+  Out* const dx = static_cast<Out*>(p.dx.data);
   for_each_chunk(p, begin, end,
                  [&](int64_t row, int64_t first, int64_t count, const float* factors) {
                    const int64_t base = row * p.width + first;
                    for (int64_t i = 0; i < count; i += kLanes) {
                      const int lanes = clamp_lanes(count - i);
-                     store_partial(static_cast<Out*>(p.dx) + base + i,
-                                   apply(load_partial(p.dy + base + i, lanes), factors, i), lanes);
+                     store_partial(dx + base + i,
+                                   apply(load_partial(dy + base + i, lanes), factors, i), lanes);
                    }
                  });
 }
 
 void add_rows(const DropoutAdd& p, int64_t begin, int64_t end) {
+  const float* const x = static_cast<const float*>(p.x.data);
+  const float* const residual = static_cast<const float*>(p.residual.data);
+  float* const out = static_cast<float*>(p.y.data);
   for_each_chunk(p, begin, end,
                  [&](int64_t row, int64_t first, int64_t count, const float* factors) {
                    const int64_t base = row * p.width + first;
                    for (int64_t i = 0; i < count; i += kLanes) {
                      const int lanes = clamp_lanes(count - i);
-                     F32x16 y = apply(load_partial(p.x + base + i, lanes), factors, i);
-                     if (p.residual != nullptr) y = load_partial(p.residual + base + i, lanes) + y;
-                     store_partial(p.y + base + i, y, lanes);
+                     F32x16 y = apply(load_partial(x + base + i, lanes), factors, i);
+                     if (residual != nullptr) y = load_partial(residual + base + i, lanes) + y;
+                     store_partial(out + base + i, y, lanes);
                    }
                  });
 }
@@ -73,7 +78,7 @@ void dropout_add(const CpuContext& context, const DropoutAdd& p) {
 
 void dropout_backward(const CpuContext& context, const DropoutBackward& p) {
   parallel_ranges(context, p.rows.count, 1, p.width, [&](int64_t begin, int64_t end, int) {
-    if (p.dx_type == DType::kBFloat16) {
+    if (p.dx.type == DType::kBFloat16) {
       backward_rows<uint16_t>(p, begin, end);
     } else {
       backward_rows<float>(p, begin, end);

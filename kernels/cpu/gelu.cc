@@ -20,8 +20,8 @@ TRAINYARD_INLINE F32x16 twice_u(F32x16 x, F32x16 square) {
 
 template <class T>
 void forward_range(const GeluForward& p, int64_t begin, int64_t end) {
-  const T* x = static_cast<const T*>(p.x);
-  T* y = static_cast<T*>(p.y);
+  const T* x = static_cast<const T*>(p.x.data);
+  T* y = static_cast<T*>(p.y.data);
   for (int64_t i = begin; i < end; i += kLanes) {
     const int count = clamp_lanes(end - i);
     const F32x16 v = load_partial(x + i, count);
@@ -31,8 +31,9 @@ void forward_range(const GeluForward& p, int64_t begin, int64_t end) {
 
 template <class T>
 void backward_range(const GeluBackward& p, int64_t begin, int64_t end) {
-  const T* x = static_cast<const T*>(p.x);
-  T* dx = static_cast<T*>(p.dx);
+  const T* x = static_cast<const T*>(p.x.data);
+  const float* dy = static_cast<const float*>(p.dy.data);
+  T* dx = static_cast<T*>(p.dx.data);
   for (int64_t i = begin; i < end; i += kLanes) {
     const int count = clamp_lanes(end - i);
     const F32x16 v = load_partial(x + i, count);
@@ -41,7 +42,7 @@ void backward_range(const GeluBackward& p, int64_t begin, int64_t end) {
     const F32x16 slope = fma(square, broadcast(kThreeCubic), broadcast(kTwoRoots));
     const F32x16 tail = (v * s.value) * (s.exponential * s.value);
     const F32x16 derivative = fma(tail, slope, s.value);
-    store_partial(dx + i, load_partial(p.dy + i, count) * derivative, count);
+    store_partial(dx + i, load_partial(dy + i, count) * derivative, count);
   }
 }
 
@@ -49,7 +50,7 @@ void backward_range(const GeluBackward& p, int64_t begin, int64_t end) {
 
 void gelu_forward(const CpuContext& context, const GeluForward& p) {
   parallel_ranges(context, p.count, kLanes, 4, [&](int64_t begin, int64_t end, int) {
-    if (p.type == DType::kBFloat16) {
+    if (p.x.type == DType::kBFloat16) {
       forward_range<uint16_t>(p, begin, end);
     } else {
       forward_range<float>(p, begin, end);
@@ -59,7 +60,7 @@ void gelu_forward(const CpuContext& context, const GeluForward& p) {
 
 void gelu_backward(const CpuContext& context, const GeluBackward& p) {
   parallel_ranges(context, p.count, kLanes, 4, [&](int64_t begin, int64_t end, int) {
-    if (p.type == DType::kBFloat16) {
+    if (p.x.type == DType::kBFloat16) {
       backward_range<uint16_t>(p, begin, end);
     } else {
       backward_range<float>(p, begin, end);

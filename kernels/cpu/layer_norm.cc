@@ -11,11 +11,9 @@
 namespace trainyard::kernels::TRAINYARD_ISA_NAMESPACE {
 namespace {
 
-constexpr int64_t kColumnStep = 4 * kLanes;  // columns a task of a column sum takes at a time
-
 template <class Out>
 void normalise_row(const LayerNormForward& p, int64_t row) {
-  const float* x = p.x + row * p.width;
+  const float* x = static_cast<const float*>(p.x.data) + row * p.width;
   const F32x16 width = broadcast(static_cast<float>(p.width));
   F32x16 sum = zero();
   for (int64_t i = 0; i < p.width; i += kLanes) {
@@ -30,7 +28,7 @@ void normalise_row(const LayerNormForward& p, int64_t row) {
   }
   const F32x16 variance = broadcast(sum_lanes(squares)) / width;
   const F32x16 rstd = broadcast(1.0F) / sqrt(variance + broadcast(p.epsilon));
-  Out* y = static_cast<Out*>(p.y) + row * p.width;
+  Out* y = static_cast<Out*>(p.y.data) + row * p.width;
   for (int64_t i = 0; i < p.width; i += kLanes) {
     const int count = clamp_lanes(p.width - i);
     const F32x16 normal = (load_partial(x + i, count) - mean) * rstd;
@@ -43,8 +41,8 @@ void normalise_row(const LayerNormForward& p, int64_t row) {
 }
 
 void input_gradient_of_row(const LayerNormBackwardInput& p, int64_t row) {
-  const float* x = p.x + row * p.width;
-  const float* dy = p.dy + row * p.width;
+  const float* x = static_cast<const float*>(p.x.data) + row * p.width;
+  const float* dy = static_cast<const float*>(p.dy.data) + row * p.width;
   const F32x16 mean = broadcast(p.mean[row]);
   const F32x16 rstd = broadcast(p.rstd[row]);
   F32x16 sum = zero();
@@ -60,7 +58,7 @@ void input_gradient_of_row(const LayerNormBackwardInput& p, int64_t row) {
   const F32x16 width = broadcast(static_cast<float>(p.width));
   const F32x16 g_mean = broadcast(sum_lanes(sum)) / width;
   const F32x16 g_normal_mean = broadcast(sum_lanes(sum_normal)) / width;
-  float* dx = p.dx + row * p.width;
+  float* dx = static_cast<float*>(p.dx.data) + row * p.width;
   for (int64_t i = 0; i < p.width; i += kLanes) {
     const int count = clamp_lanes(p.width - i);
     const F32x16 g = load_partial(dy + i, count) * load_partial(p.gamma + i, count);
@@ -70,24 +68,12 @@ void input_gradient_of_row(const LayerNormBackwardInput& p, int64_t row) {
   }
 }
 
-/// Calls add_row(row) for each of `rows`, and close_grain() behind each grain.
-template <class AddRow, class CloseGrain>
-TRAINYARD_INLINE void for_each_grain(const Grains& grains, int64_t rows, const AddRow& add_row,
-                                     const CloseGrain& close_grain) {
-  const Chains chains(rows, grains);
-  Chain grain = chains.first();
-  do {
-    for (int64_t row = grain.begin; row < grain.end; ++row)
-      add_row(row);
-    close_grain();
-    grain = chains.after(grain);
-  } while (grain.begin < rows);
-}
-
 void weight_gradient_of_columns(const LayerNormBackwardWeight& p, int64_t n, int64_t columns) {
   FixedPoint fixed(p.quantum_log2, fitting_log2(p.partials));
   constexpr int kVectors = kColumnStep / kLanes;
   const int vectors = static_cast<int>(ceil_div(columns, kLanes));
+  const float* const all_x = static_cast<const float*>(p.x.data);
+  const float* const all_dy = static_cast<const float*>(p.dy.data);
   F32x16 gamma[kVectors];
   F32x16 beta[kVectors];
   for (int v = 0; v < kVectors; ++v)
@@ -100,8 +86,8 @@ void weight_gradient_of_columns(const LayerNormBackwardWeight& p, int64_t n, int
         for (int v = 0; v < vectors; ++v) {
           const int64_t at = row * p.width + n + v * kLanes;
           const int count = clamp_lanes(columns - v * kLanes);
-          const F32x16 dy = load_partial(p.dy + at, count);
-          const F32x16 normal = (load_partial(p.x + at, count) - mean) * rstd;
+          const F32x16 dy = load_partial(all_dy + at, count);
+          const F32x16 normal = (load_partial(all_x + at, count) - mean) * rstd;
           gamma[v] = fma(dy, normal, gamma[v]);
           beta[v] = beta[v] + dy;
         }
@@ -110,8 +96,8 @@ void weight_gradient_of_columns(const LayerNormBackwardWeight& p, int64_t n, int
         for (int v = 0; v < vectors; ++v) {
           const int64_t at = n + v * kLanes;
           const int count = clamp_lanes(columns - v * kLanes);
-          add_to(p.dgamma + at, fixed.convert(gamma[v], count), count);
-          add_to(p.dbeta + at, fixed.convert(beta[v], count), count);
+          add_to(p.dgamma.exact + at, fixed.convert(gamma[v], count), count);
+          add_to(p.dbeta.exact + at, fixed.convert(beta[v], count), count);
           gamma[v] = beta[v] = zero();
         }
       });
@@ -123,7 +109,7 @@ void bias_gradient_of_columns(const BiasBackward& p, int64_t n, int64_t columns)
   FixedPoint fixed(p.quantum_log2, fitting_log2(p.partials));
   constexpr int kVectors = kColumnStep / kLanes;
   const int vectors = static_cast<int>(ceil_div(columns, kLanes));
-  const In* dy = static_cast<const In*>(p.dy);
+  const In* dy = static_cast<const In*>(p.dy.data);
   F32x16 sum[kVectors];
   for (int v = 0; v < kVectors; ++v)
     sum[v] = zero();
@@ -138,7 +124,7 @@ void bias_gradient_of_columns(const BiasBackward& p, int64_t n, int64_t columns)
       [&] {
         for (int v = 0; v < vectors; ++v) {
           const int count = clamp_lanes(columns - v * kLanes);
-          add_to(p.d_bias + n + v * kLanes, fixed.convert(sum[v], count), count);
+          add_to(p.d_bias.exact + n + v * kLanes, fixed.convert(sum[v], count), count);
           sum[v] = zero();
         }
       });
@@ -148,9 +134,10 @@ void bias_gradient_of_columns(const BiasBackward& p, int64_t n, int64_t columns)
 }  // namespace
 
 void layer_norm_forward(const CpuContext& context, const LayerNormForward& p) {
+  if (!p.centred) return rms_norm_forward(context, p);
   parallel_ranges(context, p.rows, 1, 3 * p.width, [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) {
-      if (p.y_type == DType::kBFloat16) {
+      if (p.y.type == DType::kBFloat16) {
         normalise_row<uint16_t>(p, row);
       } else {
         normalise_row<float>(p, row);
@@ -160,6 +147,7 @@ void layer_norm_forward(const CpuContext& context, const LayerNormForward& p) {
 }
 
 void layer_norm_backward_input(const CpuContext& context, const LayerNormBackwardInput& p) {
+  if (!p.centred) return rms_norm_backward_input(context, p);
   parallel_ranges(context, p.rows, 1, 4 * p.width, [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row)
       input_gradient_of_row(p, row);
@@ -167,6 +155,7 @@ void layer_norm_backward_input(const CpuContext& context, const LayerNormBackwar
 }
 
 void layer_norm_backward_weight(const CpuContext& context, const LayerNormBackwardWeight& p) {
+  if (!p.centred) return rms_norm_backward_weight(context, p);
   parallel_ranges(context, p.width, kColumnStep, 2 * p.rows, [&](int64_t begin, int64_t end, int) {
     for (int64_t n = begin; n < end; n += kColumnStep) {
       weight_gradient_of_columns(p, n, smaller(kColumnStep, end - n));
@@ -178,7 +167,7 @@ void bias_backward(const CpuContext& context, const BiasBackward& p) {
   parallel_ranges(context, p.width, kColumnStep, p.rows, [&](int64_t begin, int64_t end, int) {
     for (int64_t n = begin; n < end; n += kColumnStep) {
       const int64_t columns = smaller(kColumnStep, end - n);
-      if (p.dy_type == DType::kBFloat16) {
+      if (p.dy.type == DType::kBFloat16) {
         bias_gradient_of_columns<uint16_t>(p, n, columns);
       } else {
         bias_gradient_of_columns<float>(p, n, columns);

@@ -30,9 +30,15 @@ struct OpTable {
   void (*layer_norm_forward)(const CpuContext&, const LayerNormForward&);
   void (*layer_norm_backward_input)(const CpuContext&, const LayerNormBackwardInput&);
   void (*layer_norm_backward_weight)(const CpuContext&, const LayerNormBackwardWeight&);
+  void (*head_norm_forward)(const CpuContext&, const HeadNormForward&);
+  void (*head_norm_backward_input)(const CpuContext&, const HeadNormBackwardInput&);
+  void (*head_norm_backward_weight)(const CpuContext&, const HeadNormBackwardWeight&);
+  void (*rope)(const CpuContext&, const Rope&);
   void (*bias_backward)(const CpuContext&, const BiasBackward&);
   void (*gelu_forward)(const CpuContext&, const GeluForward&);
   void (*gelu_backward)(const CpuContext&, const GeluBackward&);
+  void (*gated_forward)(const CpuContext&, const GatedForward&);
+  void (*gated_backward)(const CpuContext&, const GatedBackward&);
   void (*dropout_add)(const CpuContext&, const DropoutAdd&);
   void (*dropout_backward)(const CpuContext&, const DropoutBackward&);
   void (*embedding_forward)(const CpuContext&, const EmbeddingForward&);
@@ -40,6 +46,8 @@ struct OpTable {
   void (*attention_forward)(const CpuContext&, const AttentionForward&);
   void (*attention_backward)(const CpuContext&, const AttentionBackward&);
   void (*cross_entropy)(const CpuContext&, const CrossEntropy&);
+  void (*vocabulary_statistics)(const CpuContext&, const VocabularyStatistics&);
+  void (*round_exact)(const CpuContext&, const RoundExact&);
   void (*sum_of_squares)(const CpuContext&, const SumOfSquares&);
   void (*adamw)(const CpuContext&, const AdamW&);
   void (*cast_to_bf16)(const CpuContext&, const float* x, uint16_t* y, int64_t count);

@@ -8,7 +8,8 @@ namespace trainyard::kernels::TRAINYARD_ISA_NAMESPACE {
 namespace {
 
 /// Elements [i, i + count) of a gradient.
-TRAINYARD_INLINE F32x16 load_gradient(const ExactGradient& g, int64_t i, int count) {
+TRAINYARD_INLINE F32x16 load_gradient(const StepGradient& g, int64_t i, int count) {
+  if (g.rounded != nullptr) return load_partial(g.rounded + i, count);
   const F64x16 scale = broadcast_double(g.scale);
   if (count == kLanes) return to_float(to_double(load_i64(g.sums + i)) * scale);
   int64_t lanes[kLanes] = {};
@@ -43,7 +44,7 @@ struct Squares {
   }
 
   /// At most kSquareBlock elements.
-  void add(const ExactGradient& gradient, int64_t begin, int64_t count) {
+  void add(const SumOfSquares& p, int64_t begin, int64_t count) {
     F64x16 magic[kSquareLimbs];
     I64x16 sums[kSquareLimbs];
     for (int k = 0; k < kSquareLimbs; ++k) {
@@ -56,7 +57,9 @@ struct Squares {
     const F32x16 limit = broadcast(0x1p14F);
     uint32_t bad = 0;
     for (int64_t i = 0; i < count; i += kLanes) {
-      const F32x16 all = load_gradient(gradient, begin + i, clamp_lanes(count - i));
+      const int lanes = clamp_lanes(count - i);
+      const F32x16 all = load_gradient(p.gradient, begin + i, lanes);
+      if (p.rounded != nullptr) store_partial(p.rounded + begin + i, all, lanes);
       const Mask16 small = less(abs(all), limit);
       bad |= bits_of(small) ^ 0xFFFFU;
       const F64x16 d = to_double(select(small, all, broadcast(0.0F)));
@@ -114,9 +117,9 @@ void sum_of_squares(const CpuContext& context, const SumOfSquares& p) {
   parallel_ranges(context, p.count, kLanes, 1, [&](int64_t begin, int64_t end, int) {
     Squares squares;
     for (int64_t i = begin; i < end; i += kSquareBlock)
-      squares.add(p.gradient, i, smaller(kSquareBlock, end - i));
+      squares.add(p, i, smaller(kSquareBlock, end - i));
     int64_t highest = 0;
-    for (int k = 0; k < kSquareLimbs; ++k)
+    for (int k = 0; p.limbs != nullptr && k < kSquareLimbs; ++k)
       highest = __atomic_add_fetch(p.limbs + k, squares.limbs[k], __ATOMIC_RELAXED);
     const bool fits = squares.fits && highest < kSquareLimit;
     if (!fits && p.overflow != nullptr) raise(p.overflow);

@@ -72,4 +72,21 @@ class Chains {
   int64_t count_;
 };
 
+/// Calls add_row(row) for each of `rows`, and close_grain() behind each grain.
+template <class AddRow, class CloseGrain>
+TRAINYARD_INLINE void for_each_grain(const Grains& grains, int64_t rows, const AddRow& add_row,
+                                     const CloseGrain& close_grain) {
+  const Chains chains(rows, grains);
+  Chain grain = chains.first();
+  do {
+    for (int64_t row = grain.begin; row < grain.end; ++row)
+      add_row(row);
+    close_grain();
+    grain = chains.after(grain);
+  } while (grain.begin < rows);
+}
+
+/// Columns that a task of a column sum takes at a time.
+constexpr int64_t kColumnStep = 4 * kLanes;
+
 }  // namespace trainyard::kernels::TRAINYARD_ISA_NAMESPACE

@@ -17,12 +17,16 @@ inline constexpr float kLog2E = 1.4426950408889634F;
 struct AttentionShape {
   int longest, heads, kv_heads;
   bool causal;
+  int window;  ///< at most `longest`
   int head_offset;
   const Sequence* sequences;
   const int32_t* sequence_of;
+  float* delta;  ///< backward: of out and d_out the product of each row of each head, as lse
 
   __device__ int stride(int head_dim) const { return (heads + 2 * kv_heads) * head_dim; }
   __device__ int kv_head(int head) const { return head / (heads / kv_heads); }
+  /// The first key that a query sees.
+  __device__ int first_key(int query) const { return max(query - window + 1, 0); }
 };
 
 /// A sequence as the kernels of attention see it.
@@ -38,11 +42,14 @@ struct AttentionSequence {
   }
 };
 
-/// Place of a 16-byte chunk of a row: the eight rows that ldmatrix reads together lie in eight
-/// banks.
+/// Elements from a row of a tile to the next. Rows of eight chunks of 16 bytes, or a multiple of
+/// them, are permuted in place; others are one chunk apart.
+template <int kD>
+constexpr int kPitch = kD % 64 == 0 ? kD : kD + 8;
+/// Place of a chunk of a row: the eight rows that ldmatrix reads together lie in eight banks.
 template <int kD>
 __device__ inline int place(int row, int chunk) {
-  return row * kD + (chunk ^ (row % 8)) * 8;
+  return row * kPitch<kD> + (kD % 64 == 0 ? chunk ^ (row % 8) : chunk) * 8;
 }
 
 /// A thread's part of copies of kRows rows of a matrix to a tile, with what all tiles share
@@ -58,24 +65,28 @@ class TileCopy {
 
   /// Begins to copy rows first .. first + kRows of a matrix of `rows` rows; the missing become 0.
   __device__ void begin(simt::BFloat16* tile, int first, int rows) const {
+    if (kIdle && row_ >= kStep) return;
     const simt::BFloat16* from = matrix_ + (first + row_) * stride_;
     if (first + kRows <= rows) {
 #pragma unroll
       for (int k = 0; k < kRows / kStep; ++k, from += kStep * stride_)
-        simt::cp_async_16(tile + place_ + k * kStep * kD, from);
+        simt::cp_async_16(tile + place_ + k * kStep * kPitch<kD>, from);
       return;
     }
 #pragma unroll
     for (int k = 0; k < kRows / kStep; ++k, from += kStep * stride_) {
       const bool exists = first + row_ + k * kStep < rows;
-      simt::cp_async_16(tile + place_ + k * kStep * kD, exists ? from : matrix_, exists ? 16 : 0);
+      simt::cp_async_16(tile + place_ + k * kStep * kPitch<kD>, exists ? from : matrix_,
+                        exists ? 16 : 0);
     }
   }
 
  private:
-  static constexpr int kChunks = kD / 8;                     // of 16 bytes in a row
-  static constexpr int kStep = kAttentionThreads / kChunks;  // rows at a time, a multiple of 8
-  static_assert(kRows % kStep == 0 && kStep % 8 == 0);
+  static constexpr int kChunks = kD / 8;  // of 16 bytes in a row
+  /// Rows at a time, a multiple of 8.
+  static constexpr int kStep = kAttentionThreads / kChunks / 8 * 8;
+  static constexpr bool kIdle = kStep * kChunks < kAttentionThreads;  // some threads have no row
+  static_assert(kRows % kStep == 0);
   int row_, place_;
   int64_t stride_;
   const simt::BFloat16* matrix_;
@@ -133,15 +144,19 @@ __device__ inline void add_product(const float (&s)[kCols / 8][4], const simt::B
   }
 }
 
-/// Factor of one probability.
-__device__ inline float dropout_factor(const DropoutMask& mask, const AttentionShape& shape,
-                                       int64_t ordinal, int head, int query, int key) {
+/// Factors of a query's probabilities for an even key and the next one.
+__device__ inline float2 dropout_pair(const DropoutMask& mask, const AttentionShape& shape,
+                                      int64_t ordinal, int head, int query, int key) {
   float factors[4];
   dropout_factors(mask, ordinal, static_cast<uint32_t>(key / 4), static_cast<uint32_t>(query),
                   static_cast<uint32_t>(shape.head_offset + head), factors);
-  const float low = key % 2 == 0 ? factors[0] : factors[1];
-  const float high = key % 2 == 0 ? factors[2] : factors[3];
-  return key % 4 < 2 ? low : high;
+  return key % 4 < 2 ? make_float2(factors[0], factors[1]) : make_float2(factors[2], factors[3]);
+}
+/// Factor of one probability.
+__device__ inline float dropout_factor(const DropoutMask& mask, const AttentionShape& shape,
+                                       int64_t ordinal, int head, int query, int key) {
+  const float2 pair = dropout_pair(mask, shape, ordinal, head, query, key);
+  return key % 2 == 0 ? pair.x : pair.y;
 }
 
 /// A block's rows, which a short sequence may not have. Blocks of one head follow each other, so
@@ -164,28 +179,49 @@ inline dim3 attention_blocks(const DeviceRows& rows, int64_t heads) {
 }
 
 template <typename P>
-AttentionShape shape_of(const P& p) {
-  return {static_cast<int>(p.rows.longest),
+AttentionShape shape_of(const P& p, const DeviceRows& rows, float* delta) {
+  return {static_cast<int>(rows.longest),
           static_cast<int>(p.heads),
           static_cast<int>(p.kv_heads),
           p.causal,
+          static_cast<int>(p.window > 0 && p.window < rows.longest ? p.window : rows.longest),
           static_cast<int>(p.head_offset),
-          p.rows.sequences,
-          p.rows.sequence_of};
+          rows.sequences,
+          rows.sequence_of,
+          delta};
 }
 
 template <typename P>
-bool is_valid_attention(const P& p) {
-  const int64_t longest = p.rows.longest;
-  return p.rows.count > 0 && longest > 0 && p.heads > 0 && p.kv_heads > 0 &&
-         p.heads % p.kv_heads == 0 && (p.head_dim == 64 || p.head_dim == 128) &&
+bool is_valid_attention(const P& p, const DeviceRows& rows) {
+  const int64_t longest = rows.longest;
+  const DType type = p.qkv.type;
+  return p.keys == nullptr && p.out.type == type && rows.count > 0 && longest > 0 &&
+         p.window >= 0 && p.heads > 0 && p.kv_heads > 0 && p.heads % p.kv_heads == 0 &&
+         p.head_dim > 0 && p.head_dim % 32 == 0 && p.head_dim <= 128 &&
          longest <= 0x7fffffff - kTileRows &&
-         p.rows.sequences_count <= 0x7fffffff / p.heads / ((longest + kTileRows - 1) / kTileRows) &&
-         p.rows.count <= p.rows.sequences_count * longest &&
-         (p.type == DType::kBFloat16 || p.type == DType::kFloat32);
+         rows.sequences_count <= 0x7fffffff / p.heads / ((longest + kTileRows - 1) / kTileRows) &&
+         rows.count <= rows.sequences_count * longest &&
+         (type == DType::kBFloat16 || type == DType::kFloat32);
 }
 
-cudaError_t attention_fp32_forward(const AttentionForward& p, cudaStream_t stream);
-cudaError_t attention_fp32_backward(const AttentionBackward& p, cudaStream_t stream);
+/// Calls f with a head's elements, of those that is_valid_attention() takes.
+template <typename F>
+cudaError_t by_head_dim(int64_t head_dim, const F& f) {
+  switch (head_dim) {
+    case 32:
+      return f.template operator()<32>();
+    case 64:
+      return f.template operator()<64>();
+    case 96:
+      return f.template operator()<96>();
+    default:
+      return f.template operator()<128>();
+  }
+}
+
+cudaError_t attention_fp32_forward(const AttentionForward& p, const AttentionShape& shape,
+                                   int64_t rows, cudaStream_t stream);
+cudaError_t attention_fp32_backward(const AttentionBackward& p, const AttentionShape& shape,
+                                    int64_t rows, cudaStream_t stream);
 
 }  // namespace trainyard::kernels::cuda

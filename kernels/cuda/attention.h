@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -13,16 +14,26 @@
 
 namespace trainyard::kernels::cuda {
 
-/// What a library's plan of attention depends on; AttentionForward (kernels/cuda/ops.h) says what
+/// What a library's plan of attention depends on; AttentionForward (kernels/kernel_set.h) says what
 /// the shapes mean.
 struct AttentionProblem {
   int64_t sequences = 0, longest = 0, heads = 0, kv_heads = 0, head_dim = 0;
-  bool is_ragged = false;  ///< sequences are shorter than `longest`
+  bool is_ragged = false;   ///< sequences are shorter than `longest`
+  bool has_window = false;  ///< that is shorter than `longest`
   bool causal = true, has_dropout = false;
   DType type = DType::kBFloat16;
 
+  /// Whether the kernels of kernels/cuda/ops.h do it, with any library.
+  bool needs_own() const {
+    return is_ragged || has_window || has_dropout || !causal || longest < 2 ||
+           type != DType::kBFloat16 || (head_dim != 64 && head_dim != 128);
+  }
   auto operator<=>(const AttentionProblem&) const = default;  // NOLINT: clang-tidy 14 sees a 0
 };
+
+/// That of a call.
+AttentionProblem problem_of(const AttentionForward& p, const DeviceRows& rows);
+AttentionProblem problem_of(const AttentionBackward& p, const DeviceRows& rows);
 
 /// A library that offers attention, forward and backward, with the results of attention_forward and
 /// attention_backward up to rounding, `lse` included: either may read what the other has written.
@@ -52,25 +63,31 @@ class Attention {
   using Open = std::function<Result<std::unique_ptr<AttentionLibrary>>()>;
   using Log = std::function<void(const std::string& line)>;
 
-  /// `log` gets one line with the reason when the library fails, be it now or later.
-  Attention(const Open& open, Log log);
+  /// `log` gets one line with the reason when the library fails, be it now or later. So does it
+  /// where the library wants more than `scratch_max` bytes.
+  Attention(const Open& open, Log log, size_t scratch_max = std::numeric_limits<size_t>::max());
 
   /// Plans a problem, once. The bytes of scratch that both passes want, aligned to 256 bytes; they
   /// are enough after a failure, too.
   size_t prepare(const AttentionProblem& problem);
-  /// As attention_forward and attention_backward; `scratch` takes the place of p.scratch.
+  /// As attention_forward and attention_backward, with that scratch.
   /// cudaErrorInvalidValue for a problem that was not prepared.
-  cudaError_t forward(const AttentionForward& p, void* scratch, cudaStream_t stream);
-  cudaError_t backward(AttentionBackward p, void* scratch, cudaStream_t stream);
+  cudaError_t forward(const AttentionForward& p, const DeviceRows& rows, void* scratch,
+                      cudaStream_t stream);
+  cudaError_t backward(const AttentionBackward& p, const DeviceRows& rows, void* scratch,
+                       cudaStream_t stream);
 
-  bool uses_library() const { return library_ != nullptr; }
+  bool uses_library() const { return library_ != nullptr && !failed_; }
 
  private:
   template <typename P, typename Own, typename OfPlan>
-  cudaError_t run(const P& p, const Own& own, const OfPlan& of_plan);
+  cudaError_t run(const P& p, const DeviceRows& rows, const Own& own, const OfPlan& of_plan);
   void give_up(const Error& reason);
 
   Log log_;
+  size_t scratch_max_;
+  bool failed_ = false;
+  /// Kept after a failure, as are its plans: kernels in flight and captured graphs use them.
   std::unique_ptr<AttentionLibrary> library_;
   std::map<AttentionProblem, std::unique_ptr<AttentionLibrary::Plan>> plans_;
 };

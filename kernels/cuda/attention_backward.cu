@@ -10,30 +10,30 @@ namespace {
 /// delta = the sum over a row of out * d_out; a warp has one (row, head).
 template <int kD>
 __global__ void __launch_bounds__(kAttentionThreads)
-    attention_delta_kernel(AttentionBackward p, AttentionShape shape) {
+    attention_delta_kernel(AttentionBackward p, AttentionShape shape, int64_t rows) {
   const int64_t index = (static_cast<int64_t>(blockIdx.x) * kAttentionThreads + threadIdx.x) / 32;
-  if (index >= p.rows.count * p.heads) return;
+  if (index >= rows * p.heads) return;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t row = index / p.heads;
   const auto head = static_cast<int>(index % p.heads);
   float sum = 0;
 #pragma unroll
   for (int i = lane; i < kD; i += 32) {
-    sum += simt::to_float(static_cast<const simt::BFloat16*>(p.out)[index * kD + i]) *
-           simt::to_float(static_cast<const simt::BFloat16*>(p.d_out)[index * kD + i]);
+    sum += simt::to_float(static_cast<const simt::BFloat16*>(p.out.data)[index * kD + i]) *
+           simt::to_float(static_cast<const simt::BFloat16*>(p.d_out.data)[index * kD + i]);
   }
   sum = warp_sum(sum);
   if (lane != 0) return;
   const AttentionSequence sequence(shape.sequences[shape.sequence_of[row]]);
-  p.scratch[sequence.statistic(shape, head) + row - sequence.begin] = sum;
+  shape.delta[sequence.statistic(shape, head) + row - sequence.begin] = sum;
 }
 
 /// A block's own rows: of queries (q, d_out), or of keys (k, v). The others pass by in tiles.
 template <int kD, bool kOwnsKeys>
 struct Backward {
-  static constexpr int kCols = kD == 64 ? 64 : 32;  // of the others, at a time
-  static constexpr int kOwn = kTileRows * kD;
-  static constexpr int kOther = kCols * kD;
+  static constexpr int kCols = kD <= 64 ? 64 : 32;  // of the others, at a time
+  static constexpr int kOwn = kTileRows * kPitch<kD>;
+  static constexpr int kOther = kCols * kPitch<kD>;
   /// Own pair, two buffers of the others' pair, and of their lse and delta.
   static constexpr size_t kSharedBytes =
       size_t{2} * (2 * kOwn + 4 * kOther) + sizeof(float) * 4 * kCols;
@@ -47,12 +47,13 @@ struct Backward {
 
   __device__ int64_t stride() const { return shape.stride(kD); }
   __device__ const simt::BFloat16* q(int head) const {
-    return static_cast<const simt::BFloat16*>(p.qkv) + sequence.begin * stride() + head * kD;
+    return static_cast<const simt::BFloat16*>(p.qkv.data) + sequence.begin * stride() + head * kD;
   }
   __device__ const simt::BFloat16* k(int kv_head) const { return q(shape.heads + kv_head); }
   __device__ const simt::BFloat16* v(int kv_head) const { return k(shape.kv_heads + kv_head); }
   __device__ const simt::BFloat16* d_out(int head) const {
-    return static_cast<const simt::BFloat16*>(p.d_out) + (sequence.begin * shape.heads + head) * kD;
+    return static_cast<const simt::BFloat16*>(p.d_out.data) +
+           (sequence.begin * shape.heads + head) * kD;
   }
   __device__ int64_t d_out_stride() const { return static_cast<int64_t>(shape.heads) * kD; }
   /// Of lse and delta.
@@ -71,7 +72,7 @@ struct Backward {
         const bool exists = first + i < sequence.length;
         const int64_t at = statistic(head) + first + i;
         statistics[(buffer * 2) * kCols + i] = exists ? p.lse[at] * kLog2E : 0.0F;
-        statistics[(buffer * 2 + 1) * kCols + i] = exists ? p.scratch[at] : 0.0F;
+        statistics[(buffer * 2 + 1) * kCols + i] = exists ? shape.delta[at] : 0.0F;
       }
     } else {
       load_tile<kD, kCols>(other(buffer, 0), k(shape.kv_head(head)), stride(), first,
@@ -127,8 +128,10 @@ __global__ void __launch_bounds__(kAttentionThreads)
   int end = length;
   if constexpr (kOwnsKeys) {
     first_tile = shape.causal ? first_own / kCols : 0;
-  } else if (shape.causal) {
-    end = min(length, first_own + kTileRows);
+    end = first_own + min(length - first_own, kTileRows - 1 + shape.window);
+  } else {
+    first_tile = shape.first_key(first_own) / kCols;
+    if (shape.causal) end = min(length, first_own + kTileRows);
   }
   const int tiles = max((end + kCols - 1) / kCols - first_tile, 0);
   const int heads = kOwnsKeys ? shape.heads / shape.kv_heads : 1;
@@ -150,7 +153,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
       const int query = first_own + first_row + lane / 4 + half * 8;
       if (query >= length) continue;
       own_lse[half] = p.lse[part.statistic(own_head) + query] * kLog2E;
-      own_delta[half] = p.scratch[part.statistic(own_head) + query];
+      own_delta[half] = shape.delta[part.statistic(own_head) + query];
     }
   }
   const float root = rsqrtf(static_cast<float>(kD));
@@ -175,6 +178,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
     const auto probabilities = [&]<bool kIsMasked>() {
 #pragma unroll
       for (int n = 0; n < kCols / 8; ++n) {
+        [[maybe_unused]] float2 pair;  // of neighbouring keys
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const int column = n * 8 + lane % 4 * 2 + i % 2;
@@ -186,26 +190,32 @@ __global__ void __launch_bounds__(kAttentionThreads)
           const float delta = kOwnsKeys ? of_tile[kCols] : own_delta[i / 2];
           float probability = simt::exp2_approx(fmaf(s[n][i], root * kLog2E, -lse));
           if constexpr (kIsMasked) {
-            const bool counts = key < length && query < length && (!shape.causal || key <= query);
+            const bool counts = key < length && query < length && (!shape.causal || key <= query) &&
+                                query - key < shape.window;
             probability = counts ? probability : 0.0F;
           }
           float factor = 1;
-          if constexpr (kDropout) {
+          if constexpr (kDropout && kOwnsKeys) {
             factor = dropout_factor(mask, shape, sequence.ordinal, head, query, key);
+          } else if constexpr (kDropout) {
+            if (i % 2 == 0) pair = dropout_pair(mask, shape, sequence.ordinal, head, query, key);
+            factor = i % 2 == 0 ? pair.x : pair.y;
           }
           s[n][i] = probability * factor;
           ds[n][i] = probability * (ds[n][i] * factor - delta);
         }
       }
     };
-    // Only the last tiles, and those on the diagonal, have pairs that do not count. With dropout a
-    // second copy of this code would cost registers.
+    // Only the last tiles, and those on the diagonal and at the window's begin, have pairs that do
+    // not count. With dropout a second copy of this code would cost registers.
     const int own_end = first_own + first_row + kWarpRows;
     const int other_end = first_other + kCols;
     const int last_key = (kOwnsKeys ? own_end : other_end) - 1;
     const int first_query = kOwnsKeys ? first_other : own_end - kWarpRows;
-    if (kDropout || last_key >= length || (kOwnsKeys ? other_end : own_end) > length ||
-        (shape.causal && last_key > first_query)) {
+    const int query_end = kOwnsKeys ? other_end : own_end;
+    const int first_key = kOwnsKeys ? own_end - kWarpRows : first_other;
+    if (kDropout || last_key >= length || query_end > length ||
+        (shape.causal && last_key > first_query) || query_end - 1 - first_key >= shape.window) {
       probabilities.template operator()<true>();
     } else {
       probabilities.template operator()<false>();
@@ -216,7 +226,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
   }
   simt::cp_async_wait<0>();
 
-  auto* const to = static_cast<simt::BFloat16*>(p.d_qkv) + sequence.begin * part.stride() +
+  auto* const to = static_cast<simt::BFloat16*>(p.d_qkv.data) + sequence.begin * part.stride() +
                    (kOwnsKeys ? shape.heads + own_head : own_head) * kD;
   store_rows<kD>(first_sums, root, to, part.stride(), first_own + first_row, length);
   if constexpr (kOwnsKeys) {
@@ -226,34 +236,37 @@ __global__ void __launch_bounds__(kAttentionThreads)
 }
 
 template <int kD, bool kOwnsKeys>
-cudaError_t launch_part(const AttentionBackward& p, const AttentionShape& shape,
-                        cudaStream_t stream) {
+cudaError_t launch_part(const AttentionBackward& p, const DeviceRows& rows,
+                        const AttentionShape& shape, cudaStream_t stream) {
   const int64_t heads = kOwnsKeys ? p.kv_heads : p.heads;
   return simt::launch(p.dropout.rate > 0 ? attention_backward_kernel<kD, kOwnsKeys, true>
                                          : attention_backward_kernel<kD, kOwnsKeys, false>,
-                      attention_blocks(p.rows, heads), dim3(kAttentionThreads),
+                      attention_blocks(rows, heads), dim3(kAttentionThreads),
                       Backward<kD, kOwnsKeys>::kSharedBytes, stream, p, shape,
                       dropout_mask(p.dropout));
 }
 
 template <int kD>
-cudaError_t launch_backward(const AttentionBackward& p, const AttentionShape& shape,
-                            cudaStream_t stream) {
+cudaError_t launch_backward(const AttentionBackward& p, const DeviceRows& rows,
+                            const AttentionShape& shape, cudaStream_t stream) {
   cudaError_t error = simt::launch(attention_delta_kernel<kD>,
-                                   dim3(blocks_for(p.rows.count * p.heads * 32, kAttentionThreads)),
-                                   dim3(kAttentionThreads), 0, stream, p, shape);
+                                   dim3(blocks_for(rows.count * p.heads * 32, kAttentionThreads)),
+                                   dim3(kAttentionThreads), 0, stream, p, shape, rows.count);
   if (error != cudaSuccess) return error;
-  error = launch_part<kD, false>(p, shape, stream);
-  return error != cudaSuccess ? error : launch_part<kD, true>(p, shape, stream);
+  error = launch_part<kD, false>(p, rows, shape, stream);
+  return error != cudaSuccess ? error : launch_part<kD, true>(p, rows, shape, stream);
 }
 
 }  // namespace
 
-cudaError_t attention_backward(const AttentionBackward& p, cudaStream_t stream) {
-  if (!is_valid_attention(p)) return cudaErrorInvalidValue;
-  if (p.type == DType::kFloat32) return attention_fp32_backward(p, stream);
-  return p.head_dim == 64 ? launch_backward<64>(p, shape_of(p), stream)
-                          : launch_backward<128>(p, shape_of(p), stream);
+cudaError_t attention_backward(const AttentionBackward& p, const DeviceRows& rows, float* scratch,
+                               cudaStream_t stream) {
+  if (!is_valid_attention(p, rows) || p.d_out.type != p.qkv.type || p.d_qkv.type != p.qkv.type)
+    return cudaErrorInvalidValue;
+  const AttentionShape shape = shape_of(p, rows, scratch);
+  if (p.qkv.type == DType::kFloat32) return attention_fp32_backward(p, shape, rows.count, stream);
+  return by_head_dim(p.head_dim,
+                     [&]<int kD>() { return launch_backward<kD>(p, rows, shape, stream); });
 }
 
 }  // namespace trainyard::kernels::cuda

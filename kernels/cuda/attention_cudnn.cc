@@ -97,18 +97,18 @@ class CudnnPlan final : public AttentionLibrary::Plan {
 
   Status forward(const AttentionForward& p, void* scratch, cudaStream_t stream) override {
     Pointers pointers;
-    add_packed(pointers, const_cast<void*>(p.qkv), {kQ, kK, kV});
-    pointers[kOut] = p.out;
+    add_packed(pointers, const_cast<void*>(p.qkv.data), {kQ, kK, kV});
+    pointers[kOut] = p.out.data;
     pointers[kLse] = p.lse;
     return run(forward_, "attention", pointers, scratch, stream);
   }
   Status backward(const AttentionBackward& p, void* scratch, cudaStream_t stream) override {
     Pointers pointers;
-    add_packed(pointers, const_cast<void*>(p.qkv), {kQ, kK, kV});
-    add_packed(pointers, p.d_qkv, {kDQ, kDK, kDV});
-    pointers[kOut] = const_cast<void*>(p.out);
+    add_packed(pointers, const_cast<void*>(p.qkv.data), {kQ, kK, kV});
+    add_packed(pointers, p.d_qkv.data, {kDQ, kDK, kDV});
+    pointers[kOut] = const_cast<void*>(p.out.data);
     pointers[kLse] = const_cast<float*>(p.lse);
-    pointers[kDOut] = const_cast<void*>(p.d_out);
+    pointers[kDOut] = const_cast<void*>(p.d_out.data);
     return run(backward_, "attention's gradients", pointers, scratch, stream);
   }
 

@@ -52,11 +52,11 @@ __device__ inline void softmax_step(Running& rows, float scale, float (&s)[kKeys
 
 // Three blocks of GPT-2's shape fit a multiprocessor of an H200 with 168 registers, two with more.
 template <int kD, bool kDropout>
-__global__ void __launch_bounds__(kAttentionThreads, kD == 64 && !kDropout ? 3 : 1)
+__global__ void __launch_bounds__(kAttentionThreads, kD <= 64 && !kDropout ? 3 : 1)
     attention_forward_kernel(AttentionForward p, AttentionShape shape, DropoutMask mask) {
-  constexpr int kTile = kKeys * kD;
+  constexpr int kTile = kKeys * kPitch<kD>;
   auto* const q_tile = simt::dynamic_shared<simt::BFloat16>();
-  simt::BFloat16* const k_tiles = q_tile + kTileRows * kD;
+  simt::BFloat16* const k_tiles = q_tile + kTileRows * kPitch<kD>;
   simt::BFloat16* const v_tiles = k_tiles + 2 * kTile;
   const BlockPlace place(shape, shape.heads);
   const AttentionSequence sequence(shape.sequences[place.index]);
@@ -64,24 +64,25 @@ __global__ void __launch_bounds__(kAttentionThreads, kD == 64 && !kDropout ? 3 :
   const int head = place.head;
   const int first_query = place.first_row;
   const int64_t stride = shape.stride(kD);
-  const auto* const rows = static_cast<const simt::BFloat16*>(p.qkv) + sequence.begin * stride;
+  const auto* const rows = static_cast<const simt::BFloat16*>(p.qkv.data) + sequence.begin * stride;
   const simt::BFloat16* const k = rows + (shape.heads + shape.kv_head(head)) * kD;
   const simt::BFloat16* const v = k + shape.kv_heads * kD;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int first_row = static_cast<int>(threadIdx.x) / 32 * kWarpRows;
   const int keys = shape.causal ? min(sequence.length, first_query + kTileRows) : sequence.length;
   const int tiles = (keys + kKeys - 1) / kKeys;
+  const int first_tile = shape.first_key(first_query) / kKeys;
 
   load_tile<kD, kTileRows>(q_tile, rows + head * kD, stride, first_query, sequence.length);
   const TileCopy<kD, kKeys> copy_k(k, stride);
   const TileCopy<kD, kKeys> copy_v(v, stride);
-  copy_k.begin(k_tiles, 0, keys);
-  copy_v.begin(v_tiles, 0, keys);
+  copy_k.begin(k_tiles + first_tile % 2 * kTile, first_tile * kKeys, keys);
+  copy_v.begin(v_tiles + first_tile % 2 * kTile, first_tile * kKeys, keys);
   simt::cp_async_commit();
   float out[kD / 8][4] = {};
   Running running;
   const float scale = kLog2E * rsqrtf(static_cast<float>(kD));
-  for (int tile = 0; tile < tiles; ++tile) {
+  for (int tile = first_tile; tile < tiles; ++tile) {
     if (tile + 1 < tiles) {
       const int next = (tile + 1) % 2 * kTile;
       copy_k.begin(k_tiles + next, (tile + 1) * kKeys, keys);
@@ -92,17 +93,21 @@ __global__ void __launch_bounds__(kAttentionThreads, kD == 64 && !kDropout ? 3 :
     __syncthreads();
     float s[kKeys / 8][4];
     multiply_rows<kD, kKeys>(q_tile, k_tiles + tile % 2 * kTile, first_row, s);
-    // Only the last tile, and those on the diagonal, have keys that a query does not see.
+    // Only the last tile, and those on the diagonal and at the window's begin, have keys that a
+    // query does not see.
     const int first_key = tile * kKeys;
     if (first_key + kKeys > keys ||
-        (shape.causal && first_key + kKeys > first_query + first_row + 1)) {
+        (shape.causal && first_key + kKeys > first_query + first_row + 1) ||
+        first_key < shape.first_key(first_query + first_row + kWarpRows - 1)) {
 #pragma unroll
       for (int n = 0; n < kKeys / 8; ++n) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const int key = first_key + n * 8 + lane % 4 * 2 + i % 2;
           const int query = first_query + first_row + lane / 4 + i / 2 * 8;
-          s[n][i] = key < keys && (!shape.causal || key <= query) ? s[n][i] : -INFINITY;
+          const bool sees =
+              key < keys && (!shape.causal || key <= query) && query - key < shape.window;
+          s[n][i] = sees ? s[n][i] : -INFINITY;
         }
       }
     }
@@ -111,10 +116,12 @@ __global__ void __launch_bounds__(kAttentionThreads, kD == 64 && !kDropout ? 3 :
 #pragma unroll
       for (int n = 0; n < kKeys / 8; ++n) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          s[n][i] *= dropout_factor(mask, shape, sequence.ordinal, head,
-                                    first_query + first_row + lane / 4 + i / 2 * 8,
-                                    tile * kKeys + n * 8 + lane % 4 * 2 + i % 2);
+        for (int half = 0; half < 2; ++half) {
+          const float2 pair = dropout_pair(mask, shape, sequence.ordinal, head,
+                                           first_query + first_row + lane / 4 + half * 8,
+                                           tile * kKeys + n * 8 + lane % 4 * 2);
+          s[n][2 * half] *= pair.x;
+          s[n][2 * half + 1] *= pair.y;
         }
       }
     }
@@ -132,7 +139,7 @@ __global__ void __launch_bounds__(kAttentionThreads, kD == 64 && !kDropout ? 3 :
     if (query >= sequence.length) continue;
     const float inverse = sum > 0 ? 1.0F / sum : 0.0F;
     const int64_t row = sequence.begin + query;
-    auto* const to = static_cast<simt::BFloat16*>(p.out) + (row * shape.heads + head) * kD;
+    auto* const to = static_cast<simt::BFloat16*>(p.out.data) + (row * shape.heads + head) * kD;
 #pragma unroll
     for (int d = 0; d < kD / 8; ++d) {
       *reinterpret_cast<uint32_t*>(to + d * 8 + lane % 4 * 2) =
@@ -146,22 +153,24 @@ __global__ void __launch_bounds__(kAttentionThreads, kD == 64 && !kDropout ? 3 :
 }
 
 template <int kD>
-cudaError_t launch_forward(const AttentionForward& p, const AttentionShape& shape,
-                           cudaStream_t stream) {
-  const size_t shared = size_t{2} * kD * (kTileRows + 4 * kKeys);
+cudaError_t launch_forward(const AttentionForward& p, const DeviceRows& rows,
+                           const AttentionShape& shape, cudaStream_t stream) {
+  const size_t shared = size_t{2} * kPitch<kD> * (kTileRows + 4 * kKeys);
   return simt::launch(
       p.dropout.rate > 0 ? attention_forward_kernel<kD, true> : attention_forward_kernel<kD, false>,
-      attention_blocks(p.rows, p.heads), dim3(kAttentionThreads), shared, stream, p, shape,
+      attention_blocks(rows, p.heads), dim3(kAttentionThreads), shared, stream, p, shape,
       dropout_mask(p.dropout));
 }
 
 }  // namespace
 
-cudaError_t attention_forward(const AttentionForward& p, cudaStream_t stream) {
-  if (!is_valid_attention(p)) return cudaErrorInvalidValue;
-  if (p.type == DType::kFloat32) return attention_fp32_forward(p, stream);
-  return p.head_dim == 64 ? launch_forward<64>(p, shape_of(p), stream)
-                          : launch_forward<128>(p, shape_of(p), stream);
+cudaError_t attention_forward(const AttentionForward& p, const DeviceRows& rows,
+                              cudaStream_t stream) {
+  if (!is_valid_attention(p, rows)) return cudaErrorInvalidValue;
+  const AttentionShape shape = shape_of(p, rows, nullptr);
+  if (p.qkv.type == DType::kFloat32) return attention_fp32_forward(p, shape, rows.count, stream);
+  return by_head_dim(p.head_dim,
+                     [&]<int kD>() { return launch_forward<kD>(p, rows, shape, stream); });
 }
 
 }  // namespace trainyard::kernels::cuda

@@ -58,8 +58,13 @@ struct OwnRow {
   }
 
   __device__ int64_t row(int at) const { return sequence.begin + at; }
-  /// Keys that it sees: those below.
+  /// Keys that it sees: from first_key() on those below.
   __device__ int keys() const { return shape.causal ? token + 1 : sequence.length; }
+  __device__ int first_key() const { return shape.first_key(token); }
+  /// Behind the last query that sees it.
+  __device__ int queries() const {
+    return sequence.length - token > shape.window ? token + shape.window : sequence.length;
+  }
   /// In qkv.
   __device__ int64_t q(int of_head, int at) const {
     return row(at) * (shape.heads + 2 * shape.kv_heads) + of_head;
@@ -87,12 +92,12 @@ __global__ void __launch_bounds__(kAttentionThreads)
   const int keys = own.keys();
   const float root = 1.0F / sqrtf(static_cast<float>(kD));
   Row<kD> q, k, v, out;
-  q.load(p.qkv, own.q(own.head, own.token));
+  q.load(p.qkv.data, own.q(own.head, own.token));
   float top = -INFINITY;
   float sum = 0;
-  for (int key = 0; key < keys; ++key) {
-    k.load(p.qkv, own.k(kv_head, key));
-    v.load(p.qkv, own.v(kv_head, key));
+  for (int key = own.first_key(); key < keys; ++key) {
+    k.load(p.qkv.data, own.k(kv_head, key));
+    v.load(p.qkv.data, own.v(kv_head, key));
     const float score = q.dot(k) * root;
     const float above = fmaxf(top, score);
     const float shrink = expf(top - above);
@@ -101,7 +106,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
     out.add(probability * own.factor(mask, own.head, own.token, key), v, shrink);
     top = above;
   }
-  out.store(p.out, own.out(own.head, own.token), 1.0F / sum);
+  out.store(p.out.data, own.out(own.head, own.token), 1.0F / sum);
   if (lane_index() == 0) p.lse[own.statistic(own.head, own.token)] = top + logf(sum);
 }
 
@@ -117,19 +122,19 @@ __global__ void __launch_bounds__(kAttentionThreads)
   const int64_t statistic = own.statistic(own.head, own.token);
   const float root = 1.0F / sqrtf(static_cast<float>(kD));
   Row<kD> q, out, d_out, k, v, d_q;
-  out.load(p.out, own.out(own.head, own.token));
-  d_out.load(p.d_out, own.out(own.head, own.token));
+  out.load(p.out.data, own.out(own.head, own.token));
+  d_out.load(p.d_out.data, own.out(own.head, own.token));
   const float delta = out.dot(d_out);
-  if (lane_index() == 0) p.scratch[statistic] = delta;
-  q.load(p.qkv, own.q(own.head, own.token));
-  for (int key = 0; key < keys; ++key) {
-    k.load(p.qkv, own.k(kv_head, key));
-    v.load(p.qkv, own.v(kv_head, key));
+  if (lane_index() == 0) shape.delta[statistic] = delta;
+  q.load(p.qkv.data, own.q(own.head, own.token));
+  for (int key = own.first_key(); key < keys; ++key) {
+    k.load(p.qkv.data, own.k(kv_head, key));
+    v.load(p.qkv.data, own.v(kv_head, key));
     const float probability = expf(q.dot(k) * root - p.lse[statistic]);
     const float factor = own.factor(mask, own.head, own.token, key);
     d_q.add(probability * (d_out.dot(v) * factor - delta), k);
   }
-  d_q.store(p.d_qkv, own.q(own.head, own.token), root);
+  d_q.store(p.d_qkv.data, own.q(own.head, own.token), root);
 }
 
 /// dK and dV of a row of keys.
@@ -142,48 +147,52 @@ __global__ void __launch_bounds__(kAttentionThreads)
   const int group = shape.heads / shape.kv_heads;
   const float root = 1.0F / sqrtf(static_cast<float>(kD));
   Row<kD> k, v, q, d_out, d_k, d_v;
-  k.load(p.qkv, own.k(own.head, own.token));
-  v.load(p.qkv, own.v(own.head, own.token));
+  k.load(p.qkv.data, own.k(own.head, own.token));
+  v.load(p.qkv.data, own.v(own.head, own.token));
   for (int head = own.head * group; head < (own.head + 1) * group; ++head) {
-    for (int query = shape.causal ? own.token : 0; query < own.sequence.length; ++query) {
-      q.load(p.qkv, own.q(head, query));
-      d_out.load(p.d_out, own.out(head, query));
+    for (int query = shape.causal ? own.token : 0; query < own.queries(); ++query) {
+      q.load(p.qkv.data, own.q(head, query));
+      d_out.load(p.d_out.data, own.out(head, query));
       const int64_t statistic = own.statistic(head, query);
       const float probability = expf(q.dot(k) * root - p.lse[statistic]);
       const float factor = own.factor(mask, head, query, own.token);
       d_v.add(probability * factor, d_out);
-      d_k.add(probability * (d_out.dot(v) * factor - p.scratch[statistic]), q);
+      d_k.add(probability * (d_out.dot(v) * factor - shape.delta[statistic]), q);
     }
   }
-  d_k.store(p.d_qkv, own.k(own.head, own.token), root);
-  d_v.store(p.d_qkv, own.v(own.head, own.token), 1.0F);
+  d_k.store(p.d_qkv.data, own.k(own.head, own.token), root);
+  d_v.store(p.d_qkv.data, own.v(own.head, own.token), 1.0F);
 }
 
-/// A warp for each row of each of `heads` heads; the kernel of the heads' size.
+/// A warp for each of `rows` rows of heads; the kernel of the heads' size.
 template <typename P>
 using Kernel = void (*)(P, AttentionShape, DropoutMask, int64_t);
 template <typename P>
-cudaError_t launch_rows(Kernel<P> of_64, Kernel<P> of_128, const P& p, int64_t heads,
+cudaError_t launch_rows(Kernel<P> kernel, const P& p, const AttentionShape& shape, int64_t rows,
                         cudaStream_t stream) {
-  const int64_t rows = p.rows.count * heads;
-  return simt::launch(p.head_dim == 64 ? of_64 : of_128,
-                      dim3(blocks_for(rows * 32, kAttentionThreads)), dim3(kAttentionThreads), 0,
-                      stream, p, shape_of(p), dropout_mask(p.dropout), rows);
+  return simt::launch(kernel, dim3(blocks_for(rows * 32, kAttentionThreads)),
+                      dim3(kAttentionThreads), 0, stream, p, shape, dropout_mask(p.dropout), rows);
 }
 
 }  // namespace
 
-cudaError_t attention_fp32_forward(const AttentionForward& p, cudaStream_t stream) {
-  return launch_rows(attention_fp32_forward_kernel<64>, attention_fp32_forward_kernel<128>, p,
-                     p.heads, stream);
+cudaError_t attention_fp32_forward(const AttentionForward& p, const AttentionShape& shape,
+                                   int64_t rows, cudaStream_t stream) {
+  return by_head_dim(p.head_dim, [&]<int kD>() {
+    return launch_rows<AttentionForward>(attention_fp32_forward_kernel<kD>, p, shape,
+                                         rows * p.heads, stream);
+  });
 }
 
-cudaError_t attention_fp32_backward(const AttentionBackward& p, cudaStream_t stream) {
-  const cudaError_t error = launch_rows(attention_fp32_queries_kernel<64>,
-                                        attention_fp32_queries_kernel<128>, p, p.heads, stream);
-  if (error != cudaSuccess) return error;
-  return launch_rows(attention_fp32_keys_kernel<64>, attention_fp32_keys_kernel<128>, p, p.kv_heads,
-                     stream);
+cudaError_t attention_fp32_backward(const AttentionBackward& p, const AttentionShape& shape,
+                                    int64_t rows, cudaStream_t stream) {
+  return by_head_dim(p.head_dim, [&]<int kD>() {
+    const cudaError_t error = launch_rows<AttentionBackward>(attention_fp32_queries_kernel<kD>, p,
+                                                             shape, rows * p.heads, stream);
+    if (error != cudaSuccess) return error;
+    return launch_rows<AttentionBackward>(attention_fp32_keys_kernel<kD>, p, shape,
+                                          rows * p.kv_heads, stream);
+  });
 }
 
 }  // namespace trainyard::kernels::cuda

@@ -57,7 +57,8 @@ struct ColumnSums {
   int sums = 0;
   GradientSum to[3];
 };
-/// Adds the partials of each column in a fixed order and gives the sum to its target.
+/// Adds the partials of each column in a fixed order and gives the sum to its target. Without any
+/// target nothing runs.
 cudaError_t finish_column_sums(const ColumnSums& p, const ExactRounding& rounding,
                                cudaStream_t stream);
 

@@ -1,5 +1,6 @@
-// A block has a row of logits: it is read from memory once (the second time from the cache) and
-// written once.
+// A block has a row of logits: it is read from memory once (the second time from the cache), and
+// its gradient is written once, perhaps in its place. Where a vocabulary has pieces, a block has a
+// piece of a row first, and the pieces are combined in ascending order, whoever has them.
 
 #include "kernels/cuda/column_sums.cuh"
 #include "kernels/cuda/vectors.cuh"
@@ -74,10 +75,13 @@ __device__ inline void add_loss(const CrossEntropy& p, float loss) {
   }
 }
 
-template <typename T, bool kAligned>
+template <typename T, typename Out, bool kAligned>
 __global__ void __launch_bounds__(kThreads, 3) cross_entropy_kernel(CrossEntropy p) {
   __shared__ Softmax partial[kWarps];
-  T* const logits = static_cast<T*>(p.logits) + static_cast<int64_t>(blockIdx.x) * p.padded_vocab;
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * p.padded_vocab;
+  const T* const logits = static_cast<const T*>(p.logits.data) + row;
+  const bool loss_only = p.d_logits.data == nullptr;
+  Out* const d_logits = loss_only ? nullptr : static_cast<Out*>(p.d_logits.data) + row;
   const int target = p.targets[blockIdx.x];
   const int vocab = static_cast<int>(p.vocab);
   const int padded_vocab = static_cast<int>(p.padded_vocab);
@@ -85,9 +89,8 @@ __global__ void __launch_bounds__(kThreads, 3) cross_entropy_kernel(CrossEntropy
   const int first = static_cast<int>(threadIdx.x) * kVector;
   if (target < 0) {  // for the whole block
     const float zero[kVector] = {};
-    for (int i = first; i < padded_vocab && !p.loss_only; i += kStep)
-      store8<kAligned>(logits, i, padded_vocab, zero);
-    if (threadIdx.x == 0 && p.losses != nullptr) p.losses[blockIdx.x] = 0;
+    for (int i = first; i < padded_vocab && !loss_only; i += kStep)
+      store8<kAligned>(d_logits, i, padded_vocab, zero);
     return;
   }
   const float of_target = load_one(logits + target);
@@ -114,12 +117,8 @@ __global__ void __launch_bounds__(kThreads, 3) cross_entropy_kernel(CrossEntropy
   const auto lane = static_cast<int>(threadIdx.x % 32);
   const Softmax all = merge_warp(lane < kWarps ? partial[lane] : Softmax{-INFINITY, 0});
   const float base = all.origin() * kLog2E;
-  if (threadIdx.x == 0) {
-    const float loss = (log2f(all.sum) - fmaf(of_target, kLog2E, -base)) * kLn2;
-    if (p.losses != nullptr) p.losses[blockIdx.x] = loss;
-    add_loss(p, loss);
-  }
-  if (p.loss_only) return;
+  if (threadIdx.x == 0) add_loss(p, (log2f(all.sum) - fmaf(of_target, kLog2E, -base)) * kLn2);
+  if (loss_only) return;
   const float scale = 1.0F / all.sum;
   float x[kVector];
   if (first < whole) load_aligned(logits + first, x);
@@ -129,7 +128,7 @@ __global__ void __launch_bounds__(kThreads, 3) cross_entropy_kernel(CrossEntropy
 #pragma unroll
     for (int j = 0; j < kVector; ++j)
       x[j] = power(x[j], base) * scale;
-    store_aligned(logits + i, x);
+    store_aligned(d_logits + i, x);
 #pragma unroll
     for (int j = 0; j < kVector; ++j)
       x[j] = next[j];
@@ -139,25 +138,139 @@ __global__ void __launch_bounds__(kThreads, 3) cross_entropy_kernel(CrossEntropy
 #pragma unroll
     for (int j = 0; j < kVector; ++j)
       x[j] = i + j < vocab ? power(x[j], base) * scale : 0.0F;
-    store8<kAligned>(logits, i, padded_vocab, x);
+    store8<kAligned>(d_logits, i, padded_vocab, x);
   }
   // The thread that has stored the target's probability does so again, less 1.
   const int from = target < whole ? target : target - whole;
   if (from / kVector % kThreads == static_cast<int>(threadIdx.x)) {
-    store_one(logits + target, power(of_target, base) * scale - 1.0F);
+    store_one(d_logits + target, power(of_target, base) * scale - 1.0F);
   }
+}
+
+/// `piece`: columns of each. A piece without columns that count has none.
+__global__ void __launch_bounds__(kThreads)
+    vocabulary_statistics_kernel(VocabularyStatistics p, int64_t piece) {
+  __shared__ Softmax partial[kWarps];
+  const int64_t row = blockIdx.x;
+  const float* const logits = p.logits + row * p.padded_vocab;
+  const int64_t begin = blockIdx.y * piece;
+  const int64_t end = begin + piece < p.vocab ? begin + piece : p.vocab;
+  Softmax mine{-INFINITY, 0};
+  for (int64_t first = begin + threadIdx.x; first < end; first += int64_t{kThreads} * kVector) {
+    float x[kVector];
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) {
+      const int64_t i = first + int64_t{kThreads} * j;
+      x[j] = i < end ? logits[i] : -INFINITY;
+    }
+    add(mine, x);
+  }
+  mine = merge_warp(mine);
+  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = mine;
+  __syncthreads();
+  const auto lane = static_cast<int>(threadIdx.x % 32);
+  const Softmax all = merge_warp(lane < kWarps ? partial[lane] : Softmax{-INFINITY, 0});
+  if (threadIdx.x != 0) return;
+  float* const out = p.statistics + row * (2 * p.part.pieces + 1);
+  out[2 * blockIdx.y] = all.top;
+  out[2 * blockIdx.y + 1] = all.sum;
+  if (blockIdx.y != 0) return;
+  const int64_t target = p.targets[row] - p.part.first;
+  const bool is_here = p.targets[row] >= 0 && target >= 0 && target < p.vocab;
+  out[2 * p.part.pieces] = is_here ? logits[target] : 0.0F;
+}
+
+template <typename Out, bool kAligned>
+__global__ void __launch_bounds__(kThreads) cross_entropy_part_kernel(CrossEntropy p) {
+  __shared__ Softmax whole;
+  const int64_t row = blockIdx.x;
+  const float* const logits = static_cast<const float*>(p.logits.data) + row * p.padded_vocab;
+  const bool loss_only = p.d_logits.data == nullptr;
+  Out* const d_logits =
+      loss_only ? nullptr : static_cast<Out*>(p.d_logits.data) + row * p.padded_vocab;
+  const int64_t target = p.targets[row];
+  constexpr int64_t kStep = int64_t{kThreads} * kVector;
+  const int64_t first = int64_t{threadIdx.x} * kVector;
+  if (target < 0) {  // for the whole block
+    const float zero[kVector] = {};
+    for (int64_t i = first; i < p.padded_vocab && !loss_only; i += kStep)
+      store8<kAligned>(d_logits, i, p.padded_vocab, zero);
+    return;
+  }
+  if (threadIdx.x == 0) {  // one chain in the order of the pieces, which all threads would repeat
+    Softmax all{-INFINITY, 0};
+    float of_target = 0;
+    for (int64_t rank = 0; rank < p.part.ranks; ++rank) {
+      const float* const of_rank =
+          p.part.statistics + (rank * p.rows + row) * (2 * p.part.pieces + 1);
+      for (int64_t c = 0; c < p.part.pieces; ++c)
+        all = merge(all, Softmax{of_rank[2 * c], of_rank[2 * c + 1]});
+      of_target += of_rank[2 * p.part.pieces];
+    }
+    add_loss(p, (log2f(all.sum) - fmaf(of_target, kLog2E, -all.origin() * kLog2E)) * kLn2);
+    whole = all;
+  }
+  if (loss_only) return;
+  __syncthreads();
+  const float base = whole.origin() * kLog2E;
+  const float scale = 1.0F / whole.sum;
+  for (int64_t i = first; i < p.padded_vocab; i += kStep) {
+    float x[kVector];
+    load8<kAligned>(logits, i, p.padded_vocab, x);
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) {
+      const float one = i + j + p.part.first == target ? 1.0F : 0.0F;
+      x[j] = i + j < p.vocab ? power(x[j], base) * scale - one : 0.0F;
+    }
+    store8<kAligned>(d_logits, i, p.padded_vocab, x);
+  }
+}
+
+cudaError_t cross_entropy_of_part(const CrossEntropy& p, cudaStream_t stream) {
+  const DType out = p.d_logits.data == nullptr ? DType::kFloat32 : p.d_logits.type;
+  const bool overlaps = out == DType::kBFloat16 && p.d_logits.data == p.logits.data;
+  if (p.logits.type != DType::kFloat32 || p.part.ranks < 1 || p.part.pieces < 1 || overlaps)
+    return cudaErrorInvalidValue;
+  return by_type(out, p.padded_vocab, [&]<typename Out, bool kAligned>() {
+    return simt::launch(cross_entropy_part_kernel<Out, kAligned>,
+                        dim3(static_cast<unsigned>(p.rows)), dim3(kThreads), 0, stream, p);
+  });
 }
 
 }  // namespace
 
-cudaError_t cross_entropy(const CrossEntropy& p, cudaStream_t stream) {
-  if (p.rows <= 0 || p.vocab <= 0 || p.padded_vocab < p.vocab || p.padded_vocab > kWidthMax ||
-      p.loss_sum == nullptr) {
+cudaError_t vocabulary_statistics(const VocabularyStatistics& p, cudaStream_t stream) {
+  const auto pieces = static_cast<int64_t>(p.piece_ends.size());
+  if (p.rows <= 0 || p.vocab < 0 || p.padded_vocab < p.vocab || pieces < 1 ||
+      pieces > p.part.pieces || p.part.pieces > 0xffff) {
     return cudaErrorInvalidValue;
   }
-  return by_type(p.type, p.padded_vocab, [&]<typename T, bool kAligned>() {
-    return simt::launch(cross_entropy_kernel<T, kAligned>, dim3(static_cast<unsigned>(p.rows)),
-                        dim3(kThreads), 0, stream, p);
+  const int64_t piece = p.piece_ends.front();
+  for (int64_t c = 0; c < pieces; ++c) {
+    if (p.piece_ends[static_cast<size_t>(c)] != (c + 1) * piece) return cudaErrorInvalidValue;
+  }
+  if (pieces * piece != p.padded_vocab) return cudaErrorInvalidValue;
+  return simt::launch(vocabulary_statistics_kernel,
+                      dim3(static_cast<unsigned>(p.rows), static_cast<unsigned>(p.part.pieces)),
+                      dim3(kThreads), 0, stream, p, piece);
+}
+
+cudaError_t cross_entropy(const CrossEntropy& p, cudaStream_t stream) {
+  const bool is_part = p.part.statistics != nullptr;
+  if (p.rows <= 0 || p.vocab < (is_part ? 0 : 1) || p.padded_vocab < p.vocab ||
+      p.padded_vocab > kWidthMax || p.loss_sum == nullptr) {
+    return cudaErrorInvalidValue;
+  }
+  if (is_part) return cross_entropy_of_part(p, stream);
+  const DType type = p.logits.type;
+  const DType out = p.d_logits.data == nullptr ? type : p.d_logits.type;
+  if (out != type && (out != DType::kBFloat16 || p.d_logits.data == p.logits.data)) {
+    return cudaErrorInvalidValue;
+  }
+  return by_type(type, p.padded_vocab, [&]<typename T, bool kAligned>() {
+    return simt::launch(out == type ? cross_entropy_kernel<T, T, kAligned>
+                                    : cross_entropy_kernel<T, simt::BFloat16, kAligned>,
+                        dim3(static_cast<unsigned>(p.rows)), dim3(kThreads), 0, stream, p);
   });
 }
 

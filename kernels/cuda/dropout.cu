@@ -9,13 +9,13 @@ constexpr uint32_t kRowKey = 0xFFFFFFFFU;
 
 template <typename T, bool kAligned>
 __global__ void __launch_bounds__(kVectorThreads)
-    dropout_kernel(DropoutForward p, Divisor per_row, DropoutMask mask) {
+    dropout_kernel(Divisor per_row, DropoutAdd p, DeviceRows rows, DropoutMask mask) {
   const auto [row, i] = VectorPlace(per_row);
-  if (row >= p.rows.count) return;
+  if (row >= rows.count) return;
   float y[kVector];
-  load8<kAligned>(static_cast<const T*>(p.x) + row * p.width, i, p.width, y);
+  load8<kAligned>(static_cast<const T*>(p.x.data) + row * p.width, i, p.width, y);
   if (mask.is_on) {
-    const Sequence sequence = p.rows.sequences[p.rows.sequence_of[row]];
+    const Sequence sequence = rows.sequences[rows.sequence_of[row]];
     const auto position = static_cast<uint32_t>(sequence.position + row - sequence.begin);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -27,21 +27,24 @@ __global__ void __launch_bounds__(kVectorThreads)
         y[4 * half + j] = factors[j] > 0 ? y[4 * half + j] * factors[j] : 0.0F;
     }
   }
-  if (p.residual != nullptr) {
+  if (p.residual.data != nullptr) {
     float residual[kVector];
-    load8<kAligned>(static_cast<const T*>(p.residual) + row * p.width, i, p.width, residual);
+    load8<kAligned>(static_cast<const T*>(p.residual.data) + row * p.width, i, p.width, residual);
 #pragma unroll
     for (int j = 0; j < kVector; ++j)
       y[j] = residual[j] + y[j];
   }
-  store8<kAligned>(static_cast<T*>(p.y) + row * p.width, i, p.width, y);
+  store8<kAligned>(static_cast<T*>(p.y.data) + row * p.width, i, p.width, y);
 }
 
 }  // namespace
 
-cudaError_t dropout_add(const DropoutForward& p, cudaStream_t stream) {
+cudaError_t dropout_add(const DropoutAdd& p, const DeviceRows& rows, cudaStream_t stream) {
+  const bool is_alone = p.residual.data == nullptr;
+  if (p.x.type != p.y.type || !(is_alone || p.residual.type == p.x.type))
+    return cudaErrorInvalidValue;
   return launch_vectors([&]<typename T, bool kAligned>() { return dropout_kernel<T, kAligned>; },
-                        stream, p, dropout_mask(p.dropout));
+                        stream, rows.count, p.width, p.x.type, p, rows, dropout_mask(p.dropout));
 }
 
 }  // namespace trainyard::kernels::cuda

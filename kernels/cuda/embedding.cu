@@ -14,22 +14,40 @@ constexpr unsigned kFewRows = kFrequentTokenRows;
 
 template <typename T, bool kAligned>
 __global__ void __launch_bounds__(kVectorThreads)
-    embedding_forward_kernel(EmbeddingForward p, Divisor per_row) {
+    embedding_forward_kernel(Divisor per_row, EmbeddingForward p, DeviceRows rows) {
   const auto [row, i] = VectorPlace(per_row);
-  if (row >= p.rows.count) return;
-  float y[kVector];
-  load8<kAligned>(static_cast<const T*>(p.wte) + p.tokens[row] * p.width, i, p.width, y);
-  if (p.wpe != nullptr) {
-    const Sequence sequence = p.rows.sequences[p.rows.sequence_of[row]];
+  if (row >= rows.count) return;
+  float y[kVector] = {};
+  if (p.wte.data == nullptr) {
+    load8<kAligned>(static_cast<const T*>(p.y.data) + row * p.width, i, p.width, y);
+  } else {
+    const int64_t token = p.tokens[row] - p.held.first;
+    if (token >= 0 && token < p.held.count)
+      load8<kAligned>(static_cast<const T*>(p.wte.data) + token * p.width, i, p.width, y);
+  }
+  if (p.wpe.data != nullptr) {
+    const Sequence sequence = rows.sequences[rows.sequence_of[row]];
     const int64_t position = sequence.position + row - sequence.begin;
     float add[kVector];
-    load8<kAligned>(static_cast<const T*>(p.wpe) + position * p.width, i, p.width, add);
+    load8<kAligned>(static_cast<const T*>(p.wpe.data) + position * p.width, i, p.width, add);
 #pragma unroll
     for (int j = 0; j < kVector; ++j)
       y[j] += add[j];
   }
-  store8<kAligned>(static_cast<T*>(p.y) + row * p.width, i, p.width, y);
+  store8<kAligned>(static_cast<T*>(p.y.data) + row * p.width, i, p.width, y);
 }
+
+/// The tokens of a table.
+struct HeldTokens {
+  const int32_t* tokens;  ///< by row
+  int64_t first, count;
+
+  /// Of the row's token, its row of the table; -1: another rank has it.
+  __device__ int64_t of(int64_t row) const {
+    const int64_t token = tokens[row] - first;
+    return token >= 0 && token < count ? token : -1;
+  }
+};
 
 /// The rows of each token: those of token t are rows[starts[t] .. starts[t] + counts[t]).
 struct TokenRows {
@@ -53,9 +71,10 @@ __global__ void __launch_bounds__(kThreads) clear_counts_kernel(TokenRows r, int
   if (token == 0) *r.listed = *r.frequent = 0;
 }
 __global__ void __launch_bounds__(kThreads)
-    count_tokens_kernel(TokenRows r, const int32_t* tokens, int64_t rows) {
+    count_tokens_kernel(TokenRows r, HeldTokens tokens, int64_t rows) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (row < rows) atomicAdd(r.counts + tokens[row], 1U);
+  const int64_t token = row < rows ? tokens.of(row) : -1;
+  if (token >= 0) atomicAdd(r.counts + token, 1U);
 }
 /// Gives each token its place in the list, in any order, and sets counts to 0 for the next kernel.
 __global__ void __launch_bounds__(kThreads) place_tokens_kernel(TokenRows r, int64_t vocab) {
@@ -74,10 +93,10 @@ __global__ void __launch_bounds__(kThreads) place_tokens_kernel(TokenRows r, int
   if (count > kFewRows) r.frequent[1 + atomicAdd(r.frequent, 1U)] = static_cast<unsigned>(token);
 }
 __global__ void __launch_bounds__(kThreads)
-    list_rows_kernel(TokenRows r, const int32_t* tokens, int64_t rows) {
+    list_rows_kernel(TokenRows r, HeldTokens tokens, int64_t rows) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (row >= rows) return;
-  const int32_t token = tokens[row];
+  const int64_t token = row < rows ? tokens.of(row) : -1;
+  if (token < 0) return;
   r.rows[r.starts[token] + atomicAdd(r.counts + token, 1U)] = static_cast<unsigned>(row);
 }
 
@@ -195,37 +214,61 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-cudaError_t embedding_forward(const EmbeddingForward& p, cudaStream_t stream) {
-  return launch_vectors(
-      [&]<typename T, bool kAligned>() { return embedding_forward_kernel<T, kAligned>; }, stream,
-      p);
-}
-
-cudaError_t embedding_backward(const EmbeddingBackward& p, cudaStream_t stream) {
-  const bool has_positions = p.d_wpe.sum != nullptr || p.d_wpe.exact != nullptr;
-  const int64_t rows = p.rows.count;
-  if (rows <= 0 || p.width <= 0 || p.vocab <= 0 || (has_positions && p.positions <= 0)) {
+cudaError_t embedding_forward(const EmbeddingForward& p, const DeviceRows& rows,
+                              cudaStream_t stream) {
+  const bool has_positions = p.wpe.data != nullptr;
+  const bool has_tokens = p.wte.data != nullptr;
+  if ((!has_tokens && !has_positions) || (has_tokens && p.wte.type != p.y.type) ||
+      (has_positions && p.wpe.type != p.y.type)) {
     return cudaErrorInvalidValue;
   }
-  const TokenRows r(p.scratch, rows, p.vocab);
-  const dim3 by_row(blocks_for(rows, kThreads));
+  return launch_vectors(
+      [&]<typename T, bool kAligned>() { return embedding_forward_kernel<T, kAligned>; }, stream,
+      rows.count, p.width, p.y.type, p, rows);
+}
+
+namespace {
+
+/// Lists the rows of each token that the table has.
+cudaError_t list_rows(const EmbeddingBackward& p, const TokenRows& r, cudaStream_t stream) {
+  const HeldTokens tokens{p.tokens, p.first_token, p.vocab};
+  const dim3 by_row(blocks_for(p.rows.count, kThreads));
   const dim3 by_token(blocks_for(p.vocab, kThreads));
   cudaError_t error =
       simt::launch(clear_counts_kernel, by_token, dim3(kThreads), 0, stream, r, p.vocab);
   if (error != cudaSuccess) return error;
-  error = simt::launch(count_tokens_kernel, by_row, dim3(kThreads), 0, stream, r, p.tokens, rows);
+  error =
+      simt::launch(count_tokens_kernel, by_row, dim3(kThreads), 0, stream, r, tokens, p.rows.count);
   if (error != cudaSuccess) return error;
   error = simt::launch(place_tokens_kernel, by_token, dim3(kThreads), 0, stream, r, p.vocab);
   if (error != cudaSuccess) return error;
-  error = simt::launch(list_rows_kernel, by_row, dim3(kThreads), 0, stream, r, p.tokens, rows);
-  if (error != cudaSuccess) return error;
+  return simt::launch(list_rows_kernel, by_row, dim3(kThreads), 0, stream, r, tokens, p.rows.count);
+}
+
+}  // namespace
+
+cudaError_t embedding_backward(const EmbeddingBackward& p, cudaStream_t stream) {
+  const bool has_positions = p.d_wpe.is_set();
+  const bool has_tokens = p.vocab > 0;
+  const int64_t rows = p.rows.count;
+  if (rows <= 0 || p.width <= 0 || p.vocab < 0 || !(has_tokens || has_positions) ||
+      (has_positions && p.positions <= 0)) {
+    return cudaErrorInvalidValue;
+  }
+  const TokenRows r(p.scratch, rows, p.vocab);
+  if (has_tokens) {
+    const cudaError_t error = list_rows(p, r, stream);
+    if (error != cudaSuccess) return error;
+  }
   const unsigned wide = blocks_for(p.width, int64_t{32} * kVector);
   const FixedPoint fixed = fixed_point(p.rounding);
   return by_type(p.type, p.width, [&]<typename T, bool kAligned>() {
-    cudaError_t sums =
-        simt::launch(token_sums_kernel<T, kAligned>, dim3(blocks_for(p.vocab, kWarps), wide),
-                     dim3(kThreads), 0, stream, p, r, fixed);
-    if (sums == cudaSuccess && rows > kFewRows) {
+    cudaError_t sums = cudaSuccess;
+    if (has_tokens) {
+      sums = simt::launch(token_sums_kernel<T, kAligned>, dim3(blocks_for(p.vocab, kWarps), wide),
+                          dim3(kThreads), 0, stream, p, r, fixed);
+    }
+    if (sums == cudaSuccess && has_tokens && rows > kFewRows) {
       const dim3 blocks(static_cast<unsigned>(rows / kFewRows),
                         blocks_for(p.width, int64_t{kFrequentColumns} * kVector));
       sums = simt::launch(frequent_token_sums_kernel<T, kAligned>, blocks, dim3(kThreads), 0,

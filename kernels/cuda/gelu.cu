@@ -34,17 +34,17 @@ __device__ inline float gelu_derivative(float x) {
 
 template <typename T, bool kAligned>
 __global__ void __launch_bounds__(kVectorThreads)
-    gelu_forward_kernel(GeluForward p, Divisor per_row) {
+    gelu_forward_kernel(Divisor per_row, GeluForward p, int64_t width, const float* bias_row) {
   const auto [row, i] = VectorPlace(per_row);
-  if (row >= p.rows) return;
+  if (row * width >= p.count) return;
   float x[kVector];
   float bias[kVector] = {};
-  load8<kAligned>(static_cast<const T*>(p.x) + row * p.width, i, p.width, x);
-  if (p.bias != nullptr) load8<kAligned>(p.bias, i, p.width, bias);
+  load8<kAligned>(static_cast<const T*>(p.x.data) + row * width, i, width, x);
+  if (bias_row != nullptr) load8<kAligned>(bias_row, i, width, bias);
 #pragma unroll
   for (int j = 0; j < kVector; ++j)
     x[j] = gelu(x[j] + bias[j]);
-  store8<kAligned>(static_cast<T*>(p.y) + row * p.width, i, p.width, x);
+  store8<kAligned>(static_cast<T*>(p.y.data) + row * width, i, width, x);
 }
 
 /// A block has 256 columns and every gridDim.y-th 8 rows; its column sums go to its place in
@@ -93,9 +93,12 @@ __global__ void __launch_bounds__(kThreads) gelu_backward_kernel(GeluBackward p)
 
 }  // namespace
 
-cudaError_t gelu_forward(const GeluForward& p, cudaStream_t stream) {
+cudaError_t gelu_forward(const GeluForward& p, int64_t width, const float* bias,
+                         cudaStream_t stream) {
+  if (width <= 0 || p.count % width != 0 || p.x.type != p.y.type) return cudaErrorInvalidValue;
   return launch_vectors(
-      [&]<typename T, bool kAligned>() { return gelu_forward_kernel<T, kAligned>; }, stream, p);
+      [&]<typename T, bool kAligned>() { return gelu_forward_kernel<T, kAligned>; }, stream,
+      p.count / width, width, p.x.type, p, width, bias);
 }
 
 cudaError_t gelu_backward(const GeluBackward& p, cudaStream_t stream) {

@@ -1,10 +1,12 @@
 #include "kernels/cuda/gemm.h"
 
 #include <algorithm>
-#include <cstdio>
+#include <chrono>
 #include <sstream>
 
+#include "common/base/seconds_text.h"
 #include "common/io/file.h"
+#include "kernels/cuda/poll.h"
 
 namespace trainyard::kernels::cuda {
 namespace {
@@ -168,7 +170,7 @@ bool Gemm::splits_k(const Heuristic& choice) const {
 }
 
 /// Whether the library takes the algorithm for the problem, within the workspace.
-bool Gemm::fits(const Plan& plan, Heuristic& choice) const {
+bool Gemm::fits(const Plan& plan, Heuristic& choice, bool splits) const {
   Heuristic checked;
   if (api_.check(handle_, plan.description, plan.first, plan.second, plan.result, plan.result,
                  &choice.algorithm, &checked) != cublaslt::kSuccess ||
@@ -176,16 +178,16 @@ bool Gemm::fits(const Plan& plan, Heuristic& choice) const {
     return false;
   }
   choice.workspace_bytes = checked.workspace_bytes;
-  return options_.split_k || !splits_k(choice);
+  return splits || !splits_k(choice);
 }
 
-Result<std::vector<Heuristic>> Gemm::candidates(const Plan& plan) const {
-  TRAINYARD_ASSIGN(std::vector<Heuristic> found, ask(plan, options_.split_k));
+Result<std::vector<Heuristic>> Gemm::candidates(const Plan& plan, bool splits) const {
+  TRAINYARD_ASSIGN(std::vector<Heuristic> found, ask(plan, splits));
   std::erase_if(found, [&](const Heuristic& h) {
     return h.status != cublaslt::kSuccess || h.workspace_bytes > options_.workspace_bytes ||
-           (!options_.split_k && splits_k(h));
+           (!splits && splits_k(h));
   });
-  if (found.empty() && !options_.split_k) {  // the heuristics know only plans that split: unsplit
+  if (found.empty() && !splits) {  // the heuristics know only plans that split: unsplit
     TRAINYARD_ASSIGN(found, ask(plan, true));
     std::erase_if(found, [&](Heuristic& h) {
       const int32_t one = 1;
@@ -195,7 +197,7 @@ Result<std::vector<Heuristic>> Gemm::candidates(const Plan& plan) const {
              api_.set_algorithm_config(&h.algorithm, cublaslt::kReductionScheme,
                                        &cublaslt::kNoReduction,
                                        sizeof cublaslt::kNoReduction) != cublaslt::kSuccess ||
-             !fits(plan, h);
+             !fits(plan, h, false);
     });
   }
   if (found.size() > kMeasured) found.resize(kMeasured);
@@ -231,24 +233,45 @@ Status Gemm::enqueue(const Plan& plan, const GemmProblem& p, const GemmOperands&
 Result<float> Gemm::measure(const Plan& plan, const GemmProblem& p, const GemmOperands& o,
                             cudaStream_t stream) {
   cudaEvent_t events[2] = {};
-  for (cudaEvent_t& event : events)
-    cudaEventCreateWithFlags(&event, 0);
-  float best = -1;
-  Status status;
-  for (int run = 0; run <= kRuns && status; ++run) {  // the first is not counted
-    cudaEventRecord(events[0], stream);
-    status = enqueue(plan, p, o, stream);
-    cudaEventRecord(events[1], stream);
-    const cudaError_t error = cudaEventSynchronize(events[1]);
-    if (status && error != cudaSuccess) status = failed("product " + words(p), error);
+  const auto accept = [&](cudaError_t error) -> Status {
+    if (error == cudaSuccess) return {};
+    (void)cudaGetLastError();  // told of here
+    return failed("measuring product " + words(p), error);
+  };
+  const auto run_once = [&]() -> Result<float> {
+    TRAINYARD_TRY(accept(cudaEventRecord(events[0], stream)));
+    TRAINYARD_TRY(enqueue(plan, p, o, stream));
+    TRAINYARD_TRY(accept(cudaEventRecord(events[1], stream)));
+    TRAINYARD_TRY(wait_for(events[1], p));
     float ms = 0;
-    cudaEventElapsedTime(&ms, events[0], events[1]);
-    if (run > 0 && (best < 0 || ms < best)) best = ms;
+    TRAINYARD_TRY(accept(cudaEventElapsedTime(&ms, events[0], events[1])));
+    return ms;
+  };
+  const auto best_run = [&]() -> Result<float> {
+    for (cudaEvent_t& event : events)
+      TRAINYARD_TRY(accept(cudaEventCreateWithFlags(&event, 0)));
+    float best = -1;
+    for (int run = 0; run <= kRuns; ++run) {  // the first is not counted
+      TRAINYARD_ASSIGN(const float ms, run_once());
+      if (run > 0 && (best < 0 || ms < best)) best = ms;
+    }
+    return best;
+  };
+  Result<float> best = best_run();
+  for (cudaEvent_t event : events) {
+    if (event != nullptr) cudaEventDestroy(event);
   }
-  for (cudaEvent_t event : events)
-    cudaEventDestroy(event);
-  if (!status) return std::move(status).error();
   return best;
+}
+
+Status Gemm::wait_for(cudaEvent_t event, const GemmProblem& p) const {
+  const cudaError_t error =
+      poll([event] { return cudaEventQuery(event); }, {.deadline = options_.deadline});
+  if (error == cudaSuccess) return {};
+  if (error != cudaErrorNotReady) return failed("product " + words(p), error);
+  return Error{ErrorCode::kDeadline, "CUDA: measuring product " + words(p) +
+                                         " was not done within " + seconds_text(options_.deadline) +
+                                         "; a kernel hangs, or the GPU is shared with others"};
 }
 
 Status Gemm::prepare(const GemmProblem& problem, const GemmOperands& operands,
@@ -256,22 +279,32 @@ Status Gemm::prepare(const GemmProblem& problem, const GemmOperands& operands,
   if (plans_.contains(problem)) return {};
   TRAINYARD_TRY(check(problem));
   TRAINYARD_ASSIGN(std::unique_ptr<Plan> plan, describe(problem, operands.bias));
+  const bool splits = options_.split_k || problem.any_order;
   if (const auto kept = kept_.find(words(problem));
-      kept != kept_.end() && fits(*plan, kept->second)) {
+      !problem.any_order && kept != kept_.end() && fits(*plan, kept->second, splits)) {
     plan->choice = kept->second;
     plans_[problem] = std::move(plan);
     return {};
   }
-  TRAINYARD_ASSIGN(const std::vector<Heuristic> found, candidates(*plan));
+  TRAINYARD_ASSIGN(std::vector<Heuristic> found, candidates(*plan, splits));
+  if (problem.any_order) {
+    std::erase_if(found, [&](Heuristic& h) { return !fits(*plan, h, true); });
+    if (!found.empty()) {
+      plan->choice = found.front();
+      plans_[problem] = std::move(plan);
+      return {};
+    }
+  }
   if (found.empty()) {
     return Error{ErrorCode::kUnavailable, std::string("cuBLASLt has no plan ") +
-                                              (options_.split_k ? "" : "with split-K 1 ") +
-                                              "within " + std::to_string(options_.workspace_bytes) +
+                                              (splits ? "" : "with split-K 1 ") + "within " +
+                                              std::to_string(options_.workspace_bytes) +
                                               " bytes of workspace for product " + words(problem)};
   }
   float best = -1;
-  Heuristic choice;
+  Heuristic choice = found.front();
   for (const Heuristic& candidate : found) {
+    if (found.size() == 1) break;  // nothing to choose from
     plan->choice = candidate;
     const Result<float> ms = measure(*plan, problem, operands, stream);
     if (!ms) return ms.error();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -23,6 +24,10 @@ struct GemmProblem {
   int64_t lda = 0, ldb = 0, ldc = 0;              ///< elements of a row
   bool accumulate = false;                        ///< C += instead of C =
   bool has_bias = false;
+  /// The sum over k may be split, and the plan is the library's first choice: it is not measured,
+  /// so that bits do not depend on how fast something was. Plans for what accumulates and what does
+  /// not are the same.
+  bool any_order = false;
 
   auto operator<=>(const GemmProblem&) const = default;
 };
@@ -43,11 +48,13 @@ struct GemmOptions {
   std::filesystem::path plan_file;
   /// The GPU and its driver, in words: plans of another machine are measured again.
   std::string machine;
+  /// Of the wait for a product that is measured.
+  std::chrono::milliseconds deadline = std::chrono::minutes(10);
 };
 
 /// Matrix products by cuBLASLt. Without GemmOptions::split_k only plans with split-K 1 are used,
-/// whose sums run over ascending k whatever the tile. Never a fused GELU gradient or bias gradient:
-/// they are slower than separate kernels. Not thread-safe.
+/// whose sums run over ascending k whatever the tile, but for GemmProblem::any_order. Never a fused
+/// GELU gradient or bias gradient: they are slower than separate kernels. Not thread-safe.
 class Gemm {
  public:
   /// Reads the plan file; a damaged file, or one of another machine or library, counts as empty.
@@ -57,8 +64,9 @@ class Gemm {
   Gemm& operator=(const Gemm&) = delete;
 
   /// Makes a plan: the kept one if the library still takes it, or the fastest of up to 8, each run
-  /// on the operands. Synchronises the stream; what C holds is lost. kInvalidConfig where the
-  /// problem is not one for the library, kUnavailable where it has no plan.
+  /// on the operands. Synchronises the stream; what C holds is lost. With any_order nothing is run.
+  /// kInvalidConfig where the problem is not one for the library, kUnavailable where it has no
+  /// plan, kDeadline where the GPU does not come to the end of a run.
   Status prepare(const GemmProblem& problem, const GemmOperands& operands, cudaStream_t stream);
   /// Enqueues a prepared product. Neither allocates device memory nor synchronises. kInternal
   /// without a plan or with a misaligned operand; kUnavailable where the library fails.
@@ -72,11 +80,12 @@ class Gemm {
   explicit Gemm(const cublaslt::Api& api, GemmOptions options);
   Result<std::unique_ptr<Plan>> describe(const GemmProblem& problem, const void* bias) const;
   Result<std::vector<cublaslt::Heuristic>> ask(const Plan& plan, bool split_k) const;
-  Result<std::vector<cublaslt::Heuristic>> candidates(const Plan& plan) const;
-  bool fits(const Plan& plan, cublaslt::Heuristic& choice) const;
+  Result<std::vector<cublaslt::Heuristic>> candidates(const Plan& plan, bool splits) const;
+  bool fits(const Plan& plan, cublaslt::Heuristic& choice, bool splits) const;
   bool splits_k(const cublaslt::Heuristic& choice) const;
   Result<float> measure(const Plan& plan, const GemmProblem& problem, const GemmOperands& operands,
                         cudaStream_t stream);
+  Status wait_for(cudaEvent_t event, const GemmProblem& problem) const;
   Status enqueue(const Plan& plan, const GemmProblem& problem, const GemmOperands& operands,
                  cudaStream_t stream) const;
   std::string header() const;

@@ -43,7 +43,8 @@ __device__ inline float2 block_sums(float a, float b, float2* partial) {
 }
 
 template <typename T, bool kAligned, bool kCentred, int kParts>
-__global__ void __launch_bounds__(kThreadsMax) norm_forward_kernel(LayerNormForward p) {
+__global__ void __launch_bounds__(kThreadsMax)
+    norm_forward_kernel(LayerNormForward p, NormAddends add) {
   __shared__ float partial[2][kWarpsMax];
   const int64_t base = static_cast<int64_t>(blockIdx.x) * p.width;
   float x[kParts][kVector];
@@ -53,16 +54,16 @@ __global__ void __launch_bounds__(kThreadsMax) norm_forward_kernel(LayerNormForw
   for (int part = 0; part < kParts; ++part) {
     const int64_t i = (int64_t{part} * blockDim.x + threadIdx.x) * kVector;
     if (i >= p.width) continue;
-    load8<kAligned>(static_cast<const T*>(p.x) + base, i, p.width, x[part]);
-    if (p.bias != nullptr) {
+    load8<kAligned>(static_cast<const T*>(p.x.data) + base, i, p.width, x[part]);
+    if (add.bias != nullptr) {
       float bias[kVector];
-      load8<kAligned>(p.bias, i, p.width, bias);
+      load8<kAligned>(add.bias, i, p.width, bias);
       for (int j = 0; j < kVector; ++j)
         x[part][j] += bias[j];
     }
-    if (p.residual != nullptr) {
+    if (add.residual != nullptr) {
       float residual[kVector];
-      load8<kAligned>(static_cast<const T*>(p.residual) + base, i, p.width, residual);
+      load8<kAligned>(static_cast<const T*>(add.residual) + base, i, p.width, residual);
       for (int j = 0; j < kVector; ++j)
         x[part][j] += residual[j];
     }
@@ -71,7 +72,7 @@ __global__ void __launch_bounds__(kThreadsMax) norm_forward_kernel(LayerNormForw
       total += x[part][j];
       squares += x[part][j] * x[part][j];
     }
-    if (p.sum != nullptr) store8<kAligned>(static_cast<T*>(p.sum) + base, i, p.width, x[part]);
+    if (add.sum != nullptr) store8<kAligned>(static_cast<T*>(add.sum) + base, i, p.width, x[part]);
   }
   const float per_width = 1.0F / static_cast<float>(p.width);
   float mean = 0;
@@ -102,7 +103,7 @@ __global__ void __launch_bounds__(kThreadsMax) norm_forward_kernel(LayerNormForw
     if constexpr (kCentred) load8<kAligned>(p.beta, i, p.width, beta);
     for (int j = 0; j < kVector; ++j)
       gamma[j] = (x[part][j] - mean) * rstd * gamma[j] + beta[j];
-    store8<kAligned>(static_cast<T*>(p.y) + base, i, p.width, gamma);
+    store8<kAligned>(static_cast<T*>(p.y.data) + base, i, p.width, gamma);
   }
   if (threadIdx.x == 0) {
     if constexpr (kCentred) p.mean[blockIdx.x] = mean;
@@ -228,7 +229,7 @@ __global__ void __launch_bounds__(kThreadsMax) norm_backward_kernel(LayerNormBac
         dx[j] += rstd * (scaled[part][j] - mean_sum - normal[part][j] * mean_normal);
         d_bias[part][j] += rounded<T>(dx[j]);
       }
-      store8<kAligned>(static_cast<T*>(p.dx) + base, i, p.width, dx);
+      if (p.dx != nullptr) store8<kAligned>(static_cast<T*>(p.dx) + base, i, p.width, dx);
     }
   }
   float* const out = p.scratch + static_cast<int64_t>(blockIdx.x) * 3 * p.width;
@@ -268,13 +269,14 @@ bool is_valid(int64_t rows, int64_t width) {
 }
 
 template <bool kCentred>
-cudaError_t norm_forward(const LayerNormForward& p, cudaStream_t stream) {
-  if (!is_valid(p.rows, p.width)) return cudaErrorInvalidValue;
-  return by_type(p.type, p.width, [&]<typename T, bool kAligned>() {
+cudaError_t norm_forward(const LayerNormForward& p, const NormAddends& addends,
+                         cudaStream_t stream) {
+  if (!is_valid(p.rows, p.width) || p.x.type != p.y.type) return cudaErrorInvalidValue;
+  return by_type(p.x.type, p.width, [&]<typename T, bool kAligned>() {
     return by_parts<kAligned>(p.width, [&]<int kParts>() {
       return simt::launch(norm_forward_kernel<T, kAligned, kCentred, kParts>,
                           dim3(static_cast<unsigned>(p.rows)), dim3(threads_for(p.width)), 0,
-                          stream, p);
+                          stream, p, addends);
     });
   });
 }
@@ -297,17 +299,13 @@ cudaError_t norm_backward(const LayerNormBackward& p, cudaStream_t stream) {
 
 }  // namespace
 
-cudaError_t layer_norm_forward(const LayerNormForward& p, cudaStream_t stream) {
-  return norm_forward<true>(p, stream);
-}
-cudaError_t rms_norm_forward(const LayerNormForward& p, cudaStream_t stream) {
-  return norm_forward<false>(p, stream);
+cudaError_t layer_norm_forward(const LayerNormForward& p, const NormAddends& addends,
+                               cudaStream_t stream) {
+  return p.centred ? norm_forward<true>(p, addends, stream)
+                   : norm_forward<false>(p, addends, stream);
 }
 cudaError_t layer_norm_backward(const LayerNormBackward& p, cudaStream_t stream) {
-  return norm_backward<true>(p, stream);
-}
-cudaError_t rms_norm_backward(const LayerNormBackward& p, cudaStream_t stream) {
-  return norm_backward<false>(p, stream);
+  return p.centred ? norm_backward<true>(p, stream) : norm_backward<false>(p, stream);
 }
 
 }  // namespace trainyard::kernels::cuda

@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <span>
+
 #include "kernels/cuda/column_sums.cuh"
 #include "kernels/cuda/vectors.cuh"
 
@@ -7,20 +10,15 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int64_t kPerBlock = int64_t{kThreads} * kVector * 2;
 
-/// The tensor of a block: the last whose first block is not beyond it.
-__device__ inline const AdamWTensor& tensor_of(const AdamWStep& p, int64_t block) {
-  int64_t low = 0;
-  int64_t high = p.tensors_count;
-  while (high - low > 1) {
-    const int64_t middle = (low + high) / 2;
-    if (p.tensors[middle].first_block <= block) {
-      low = middle;
-    } else {
-      high = middle;
-    }
-  }
-  return p.tensors[low];
-}
+/// The tensors of a launch, which are arguments of the kernel.
+constexpr int kTensorsMax = 16;
+struct AdamWTensors {
+  struct {
+    AdamW tensor;
+    int64_t first_block;
+  } of[kTensorsMax];
+  int count;
+};
 
 struct AdamWFactors {
   float clip, beta1, beta2, rest1, rest2, correction1, correction2, epsilon, minus_rate, keep;
@@ -36,17 +34,22 @@ __device__ inline void update(const AdamWFactors& f, float gradient, float& para
   parameter = fmaf(f.minus_rate, step, __fmul_rn(parameter, f.keep));
 }
 
+/// An element of a gradient, of its exact sum.
+__device__ inline float rounded_gradient(long long exact, double scale) {
+  return __double2float_rn(__dmul_rn(__ll2double_rn(exact), scale));
+}
+
 template <bool kAligned>
-__device__ inline void update_range(const AdamWStep& p, const AdamWTensor& t, int64_t begin) {
-  const OptimizerScalars& s = *p.scalars;
+__device__ inline void update_range(const AdamW& t, int64_t begin) {
+  const OptimizerScalars& s = *t.scalars;
   const AdamWFactors f{s.clip_scale,
-                       p.beta1,
-                       p.beta2,
-                       1.0F - p.beta1,
-                       1.0F - p.beta2,
+                       t.beta1,
+                       t.beta2,
+                       1.0F - t.beta1,
+                       1.0F - t.beta2,
                        s.bias_correction1,
                        s.bias_correction2,
-                       p.epsilon,
+                       t.epsilon,
                        -s.learning_rate,
                        fmaf(-s.learning_rate, t.weight_decay, 1.0F)};
   for (int64_t i = begin + static_cast<int64_t>(threadIdx.x) * kVector;
@@ -55,14 +58,14 @@ __device__ inline void update_range(const AdamWStep& p, const AdamWTensor& t, in
     float parameter[kVector];
     float m[kVector];
     float v[kVector];
-    if (t.exact != nullptr) {
+    if (t.gradient.rounded == nullptr) {
       long long exact[kVector];
-      load8<kAligned>(t.exact, i, t.count, exact);
+      load8<kAligned>(t.gradient.sums, i, t.count, exact);
 #pragma unroll
       for (int j = 0; j < kVector; ++j)
-        gradient[j] = __double2float_rn(__dmul_rn(__ll2double_rn(exact[j]), p.exact_scale));
+        gradient[j] = rounded_gradient(exact[j], t.gradient.scale);
     } else {
-      load8<kAligned>(t.gradient, i, t.count, gradient);
+      load8<kAligned>(t.gradient.rounded, i, t.count, gradient);
     }
     load8<kAligned>(static_cast<const float*>(t.parameter), i, t.count, parameter);
     load8<kAligned>(static_cast<const float*>(t.m), i, t.count, m);
@@ -79,15 +82,30 @@ __device__ inline void update_range(const AdamWStep& p, const AdamWTensor& t, in
   }
 }
 
-__global__ void __launch_bounds__(kThreads) adamw_kernel(AdamWStep p) {
-  if (p.scalars->skip != 0) return;
-  const AdamWTensor t = tensor_of(p, blockIdx.x);
-  const int64_t begin = (static_cast<int64_t>(blockIdx.x) - t.first_block) * kPerBlock;
+__global__ void __launch_bounds__(kThreads) adamw_kernel(AdamWTensors all) {
+  int i = 0;  // the last tensor whose first block is not beyond this one
+  while (i + 1 < all.count && all.of[i + 1].first_block <= blockIdx.x)
+    ++i;
+  const AdamW t = all.of[i].tensor;
+  if (t.scalars->skip != 0) return;
+  const int64_t begin = (blockIdx.x - all.of[i].first_block) * kPerBlock;
   if (begin + kPerBlock <= t.count) {
-    update_range<true>(p, t, begin);
+    update_range<true>(t, begin);
   } else {
-    update_range<false>(p, t, begin);
+    update_range<false>(t, begin);
   }
+}
+
+cudaError_t launch_adamw(std::span<const AdamW> tensors, cudaStream_t stream) {
+  AdamWTensors all{.count = static_cast<int>(tensors.size())};
+  int64_t blocks = 0;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    all.of[i] = {tensors[i], blocks};
+    blocks += blocks_for(tensors[i].count, kPerBlock);
+  }
+  if (blocks <= 0) return cudaErrorInvalidValue;
+  return simt::launch(adamw_kernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, stream,
+                      all);
 }
 
 /// Elements of one block.
@@ -100,8 +118,8 @@ __device__ constexpr double kSquareScale[kSquareLimbs] = {0x1p100, 0x1p58, 0x1p1
 /// does not leave the start's binade.
 static_assert(kSquareBlock / kThreads <= 128);
 
-__device__ inline void raise(const SquaresStep& p) {
-  if (p.overflow != nullptr) atomicOr(p.overflow, 1U);
+__device__ inline void raise(uint32_t* overflow) {
+  if (overflow != nullptr) atomicOr(overflow, 1U);
 }
 
 /// Each limb takes the square's multiple of its quantum, and what is left goes to the next.
@@ -118,50 +136,21 @@ __device__ inline void add_square(float g, double (&sums)[kSquareLimbs]) {
   sums[0] += rest;
 }
 
-template <bool kExact, bool kAligned>
-__device__ inline void add_squares(const SquaresStep& p, int64_t begin,
-                                   double (&sums)[kSquareLimbs]) {
-  bool fits = true;
-#pragma unroll 2
-  for (int64_t i = begin + static_cast<int64_t>(threadIdx.x) * kVector;
-       i < begin + kSquareBlock && i < p.count; i += int64_t{kThreads} * kVector) {
-    float g[kVector];
-    if constexpr (kExact) {
-      long long exact[kVector];
-      load8<kAligned>(p.exact, i, p.count, exact);
-#pragma unroll
-      for (int j = 0; j < kVector; ++j)
-        g[j] = __double2float_rn(__dmul_rn(__ll2double_rn(exact[j]), p.exact_scale));
-    } else {
-      load8<kAligned>(p.gradient, i, p.count, g);
-#pragma unroll
-      for (int j = 0; j < kVector; ++j)
-        g[j] = __fmul_rn(g[j], p.gradient_scale);
-    }
-#pragma unroll
-    for (int j = 0; j < kVector; ++j) {
-      const bool this_fits = fabsf(g[j]) < 0x1p14F;
-      fits = fits && this_fits;
-      add_square(this_fits ? g[j] : 0.0F, sums);
-    }
-  }
-  if (!fits) raise(p);
+/// An element of a gradient that fits, or 0.
+__device__ inline float fitting(float g, bool& fits) {
+  const bool this_fits = fabsf(g) < 0x1p14F;
+  fits = fits && this_fits;
+  return this_fits ? g : 0.0F;
 }
 
-template <bool kExact>
-__global__ void __launch_bounds__(kThreads) sum_of_squares_kernel(SquaresStep p) {
-  __shared__ long long partial[kThreads / 32][kSquareLimbs];
-  const int64_t begin = static_cast<int64_t>(blockIdx.x) * kSquareBlock;
-  double sums[kSquareLimbs] = {kSquareStart[0], kSquareStart[1], kSquareStart[2]};
-  if (begin + kSquareBlock <= p.count) {
-    add_squares<kExact, true>(p, begin, sums);
-  } else {
-    add_squares<kExact, false>(p, begin, sums);
-  }
+using LimbsOfWarps = long long[kThreads / 32][kSquareLimbs];
+/// Adds the sums of a block's threads to the limbs; `of_warps` is shared memory.
+__device__ inline void leave_limbs(const double (&sums)[kSquareLimbs], LimbsOfWarps& of_warps,
+                                   int64_t* to, uint32_t* overflow) {
   for (int k = 0; k < kSquareLimbs; ++k) {
     const auto quanta = static_cast<long long>((sums[k] - kSquareStart[k]) * kSquareScale[k]);
     const long long of_warp = warp_sum(quanta);
-    if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32][k] = of_warp;
+    if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32][k] = of_warp;
   }
   __syncthreads();
   if (threadIdx.x != 0) return;
@@ -170,33 +159,135 @@ __global__ void __launch_bounds__(kThreads) sum_of_squares_kernel(SquaresStep p)
   for (int k = 0; k < kSquareLimbs; ++k) {
     limbs[k] = carry;
     for (int warp = 0; warp < kThreads / 32; ++warp)
-      limbs[k] += partial[warp][k];
+      limbs[k] += of_warps[warp][k];
     if (k + 1 == kSquareLimbs) break;
     carry = limbs[k] >> kSquareLimbBits;
     limbs[k] &= (1LL << kSquareLimbBits) - 1;
   }
   if (limbs[kSquareLimbs - 1] >= kSquareLimit) {
-    raise(p);
+    raise(overflow);
     return;
   }
   for (int k = 0; k < kSquareLimbs; ++k) {
     const auto limb = static_cast<unsigned long long>(limbs[k]);
     const unsigned long long before =
-        atomicAdd(reinterpret_cast<unsigned long long*>(p.limbs + k), limb);
+        atomicAdd(reinterpret_cast<unsigned long long*>(to + k), limb);
     // Of all blocks so far, so that no sum wraps unseen.
     if (k + 1 == kSquareLimbs && before + limb >= static_cast<unsigned long long>(kSquareLimit))
-      raise(p);
+      raise(overflow);
   }
+}
+
+template <bool kExact, bool kAligned>
+__device__ inline void add_squares(const SumOfSquares& p, float rounded_scale, int64_t begin,
+                                   double (&sums)[kSquareLimbs]) {
+  bool fits = true;
+#pragma unroll 2
+  for (int64_t i = begin + static_cast<int64_t>(threadIdx.x) * kVector;
+       i < begin + kSquareBlock && i < p.count; i += int64_t{kThreads} * kVector) {
+    float g[kVector];
+    if constexpr (kExact) {
+      long long exact[kVector];
+      load8<kAligned>(p.gradient.sums, i, p.count, exact);
+#pragma unroll
+      for (int j = 0; j < kVector; ++j)
+        g[j] = rounded_gradient(exact[j], p.gradient.scale);
+      if (p.rounded != nullptr) store8<kAligned>(p.rounded, i, p.count, g);
+    } else {
+      load8<kAligned>(p.gradient.rounded, i, p.count, g);
+#pragma unroll
+      for (int j = 0; j < kVector; ++j)
+        g[j] = __fmul_rn(g[j], rounded_scale);
+    }
+#pragma unroll
+    for (int j = 0; j < kVector; ++j)
+      add_square(fitting(g[j], fits), sums);
+  }
+  if (!fits) raise(p.overflow);
+}
+
+template <bool kExact>
+__global__ void __launch_bounds__(kThreads)
+    sum_of_squares_kernel(SumOfSquares p, float rounded_scale) {
+  __shared__ LimbsOfWarps of_warps;
+  const int64_t begin = static_cast<int64_t>(blockIdx.x) * kSquareBlock;
+  double sums[kSquareLimbs] = {kSquareStart[0], kSquareStart[1], kSquareStart[2]};
+  if (begin + kSquareBlock <= p.count) {
+    add_squares<kExact, true>(p, rounded_scale, begin, sums);
+  } else {
+    add_squares<kExact, false>(p, rounded_scale, begin, sums);
+  }
+  if (p.limbs != nullptr) leave_limbs(sums, of_warps, p.limbs, p.overflow);
 }
 
 /// One element a thread: with eight, whose sums lie 64 bytes apart, an H200 read and wrote 2.9 TB/s
 /// instead of 3.5.
+template <bool kOverwrites>
 __global__ void __launch_bounds__(kThreads)
     add_exact_kernel(const float* partial, int64_t* exact, int64_t count, FixedPoint fixed) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   bool fits = true;
-  if (i < count) exact[i] += to_fixed(partial[i], fixed, fits);
+  if (i < count) {
+    exact[i] = (kOverwrites ? 0 : exact[i]) + to_fixed(partial[i], fixed, fits);
+  }
   raise_unless(fits, fixed);
+}
+
+/// Elements of a block that squares what it leaves, whose three atomics are then few; and those of
+/// a thread that are loaded before the first is stored.
+constexpr int64_t kExactSquareBlock = 8 * 1024;
+constexpr int kExactLoads = 4;
+static_assert(kExactSquareBlock <= kSquareBlock);
+static_assert(kExactSquareBlock % (kThreads * kExactLoads) == 0);
+
+template <bool kOverwrites, bool kWhole>
+__device__ inline void add_and_square(const float* partial, int64_t* exact, int64_t begin,
+                                      int64_t count, const FixedPoint& fixed,
+                                      const SquaresOfSums& squares, double (&sums)[kSquareLimbs]) {
+  bool fits = true;
+  bool squares_fit = true;
+  for (int64_t first = begin + threadIdx.x; first < begin + kExactSquareBlock;
+       first += int64_t{kThreads} * kExactLoads) {
+    float partials[kExactLoads];
+    long long so_far[kExactLoads];
+#pragma unroll
+    for (int j = 0; j < kExactLoads; ++j) {
+      const int64_t i = first + j * kThreads;
+      const bool is_there = kWhole || i < count;
+      partials[j] = is_there ? partial[i] : 0.0F;
+      so_far[j] = is_there && !kOverwrites ? exact[i] : 0;
+    }
+#pragma unroll
+    for (int j = 0; j < kExactLoads; ++j) {
+      const int64_t i = first + j * kThreads;
+      const long long sum = so_far[j] + to_fixed(partials[j], fixed, fits);
+      if (kWhole || i < count) exact[i] = sum;
+      add_square(fitting(rounded_gradient(sum, squares.scale), squares_fit), sums);
+    }
+  }
+  raise_unless(fits, fixed);
+  if (!squares_fit) raise(squares.overflow);
+}
+
+template <bool kOverwrites>
+__global__ void __launch_bounds__(kThreads)
+    add_exact_squares_kernel(const float* partial, int64_t* exact, int64_t count, FixedPoint fixed,
+                             SquaresOfSums squares) {
+  __shared__ LimbsOfWarps of_warps;
+  const int64_t begin = static_cast<int64_t>(blockIdx.x) * kExactSquareBlock;
+  double sums[kSquareLimbs] = {kSquareStart[0], kSquareStart[1], kSquareStart[2]};
+  if (begin + kExactSquareBlock <= count) {
+    add_and_square<kOverwrites, true>(partial, exact, begin, count, fixed, squares, sums);
+  } else {
+    add_and_square<kOverwrites, false>(partial, exact, begin, count, fixed, squares, sums);
+  }
+  leave_limbs(sums, of_warps, squares.limbs, squares.overflow);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) add_sums_kernel(const T* x, T* sums, int64_t count) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i < count) sums[i] += x[i];
 }
 
 /// A null `x` stands for `value` everywhere.
@@ -231,33 +322,51 @@ cudaError_t cast_from(const From* x, void* y, DType to, int64_t count, float val
 
 }  // namespace
 
-int64_t adamw_blocks(AdamWTensor* tensors, int64_t count) {
-  int64_t blocks = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    tensors[i].first_block = blocks;
-    blocks += (tensors[i].count + kPerBlock - 1) / kPerBlock;
-  }
-  return blocks;
+cudaError_t adamw(std::span<const AdamW> tensors, cudaStream_t stream) {
+  for (const AdamW& tensor : tensors)
+    if (tensor.count <= 0 || tensor.scalars == nullptr) return cudaErrorInvalidValue;
+  cudaError_t error = cudaSuccess;
+  for (size_t i = 0; i < tensors.size() && error == cudaSuccess; i += kTensorsMax)
+    error =
+        launch_adamw(tensors.subspan(i, std::min<size_t>(kTensorsMax, tensors.size() - i)), stream);
+  return error;
 }
 
-cudaError_t adamw(const AdamWStep& p, cudaStream_t stream) {
-  if (p.tensors_count <= 0 || p.blocks <= 0) return cudaErrorInvalidValue;
-  return simt::launch(adamw_kernel, dim3(static_cast<unsigned>(p.blocks)), dim3(kThreads), 0,
-                      stream, p);
-}
-
-cudaError_t sum_of_squares(const SquaresStep& p, cudaStream_t stream) {
+cudaError_t sum_of_squares(const SumOfSquares& p, cudaStream_t stream) {
   if (p.count <= 0) return cudaErrorInvalidValue;
   return simt::launch(
-      p.exact != nullptr ? sum_of_squares_kernel<true> : sum_of_squares_kernel<false>,
-      dim3(blocks_for(p.count, kSquareBlock)), dim3(kThreads), 0, stream, p);
+      p.gradient.rounded == nullptr ? sum_of_squares_kernel<true> : sum_of_squares_kernel<false>,
+      dim3(blocks_for(p.count, kSquareBlock)), dim3(kThreads), 0, stream, p, p.rounded_scale);
 }
 
 cudaError_t add_exact(const float* partial, int64_t* exact, int64_t count,
-                      const ExactRounding& rounding, cudaStream_t stream) {
+                      const ExactRounding& rounding, cudaStream_t stream, bool overwrite,
+                      const SquaresOfSums& squares) {
   if (count <= 0) return cudaErrorInvalidValue;
-  return simt::launch(add_exact_kernel, dim3(blocks_for(count, kThreads)), dim3(kThreads), 0,
-                      stream, partial, exact, count, fixed_point(rounding));
+  if (squares.limbs != nullptr) {
+    return simt::launch(
+        overwrite ? add_exact_squares_kernel<true> : add_exact_squares_kernel<false>,
+        dim3(blocks_for(count, kExactSquareBlock)), dim3(kThreads), 0, stream, partial, exact,
+        count, fixed_point(rounding), squares);
+  }
+  return simt::launch(overwrite ? add_exact_kernel<true> : add_exact_kernel<false>,
+                      dim3(blocks_for(count, kThreads)), dim3(kThreads), 0, stream, partial, exact,
+                      count, fixed_point(rounding));
+}
+
+cudaError_t add_sums(const GradientSum& x, const GradientSum& sums, int64_t count,
+                     cudaStream_t stream) {
+  const bool is_exact = sums.exact != nullptr;
+  if (count <= 0 || !x.is_set() || !sums.is_set() || is_exact != (x.exact != nullptr)) {
+    return cudaErrorInvalidValue;
+  }
+  const dim3 blocks(blocks_for(count, kThreads));
+  if (is_exact) {
+    return simt::launch(add_sums_kernel<int64_t>, blocks, dim3(kThreads), 0, stream, x.exact,
+                        sums.exact, count);
+  }
+  return simt::launch(add_sums_kernel<float>, blocks, dim3(kThreads), 0, stream, x.sum, sums.sum,
+                      count);
 }
 
 cudaError_t cast(const void* x, DType from, void* y, DType to, int64_t count, cudaStream_t stream) {

@@ -12,10 +12,10 @@ __device__ inline float sigmoid(float x) {
 
 template <typename T, bool kAligned>
 __global__ void __launch_bounds__(kVectorThreads)
-    swiglu_forward_kernel(SwigluForward p, Divisor per_row) {
+    swiglu_forward_kernel(Divisor per_row, GatedForward p) {
   const auto [row, i] = VectorPlace(per_row);
   if (row >= p.rows) return;
-  const T* const x = static_cast<const T*>(p.x) + row * 2 * p.width;
+  const T* const x = static_cast<const T*>(p.x.data) + row * 2 * p.width;
   float gate[kVector];
   float up[kVector];
   load8<kAligned>(x, i, p.width, gate);
@@ -23,22 +23,22 @@ __global__ void __launch_bounds__(kVectorThreads)
 #pragma unroll
   for (int j = 0; j < kVector; ++j)
     up[j] *= gate[j] * sigmoid(gate[j]);
-  store8<kAligned>(static_cast<T*>(p.y) + row * p.width, i, p.width, up);
+  store8<kAligned>(static_cast<T*>(p.y.data) + row * p.width, i, p.width, up);
 }
 
 template <typename T, bool kAligned>
 __global__ void __launch_bounds__(kVectorThreads)
-    swiglu_backward_kernel(SwigluBackward p, Divisor per_row) {
+    swiglu_backward_kernel(Divisor per_row, GatedBackward p) {
   const auto [row, i] = VectorPlace(per_row);
   if (row >= p.rows) return;
-  const T* const x = static_cast<const T*>(p.x) + row * 2 * p.width;
-  T* const dx = static_cast<T*>(p.dx) + row * 2 * p.width;
+  const T* const x = static_cast<const T*>(p.x.data) + row * 2 * p.width;
+  T* const dx = static_cast<T*>(p.dx.data) + row * 2 * p.width;
   float gate[kVector];
   float up[kVector];
   float dy[kVector];
   load8<kAligned>(x, i, p.width, gate);
   load8<kAligned>(x + p.width, i, p.width, up);
-  load8<kAligned>(static_cast<const T*>(p.dy) + row * p.width, i, p.width, dy);
+  load8<kAligned>(static_cast<const T*>(p.dy.data) + row * p.width, i, p.width, dy);
 #pragma unroll
   for (int j = 0; j < kVector; ++j) {
     const float s = sigmoid(gate[j]);
@@ -52,14 +52,19 @@ __global__ void __launch_bounds__(kVectorThreads)
 
 }  // namespace
 
-cudaError_t swiglu_forward(const SwigluForward& p, cudaStream_t stream) {
+cudaError_t gated_forward(const GatedForward& p, cudaStream_t stream) {
+  if (p.activation != Activation::kSilu || p.x.type != p.y.type) return cudaErrorInvalidValue;
   return launch_vectors(
-      [&]<typename T, bool kAligned>() { return swiglu_forward_kernel<T, kAligned>; }, stream, p);
+      [&]<typename T, bool kAligned>() { return swiglu_forward_kernel<T, kAligned>; }, stream,
+      p.rows, p.width, p.x.type, p);
 }
 
-cudaError_t swiglu_backward(const SwigluBackward& p, cudaStream_t stream) {
+cudaError_t gated_backward(const GatedBackward& p, cudaStream_t stream) {
+  if (p.activation != Activation::kSilu || p.x.type != p.dy.type || p.x.type != p.dx.type)
+    return cudaErrorInvalidValue;
   return launch_vectors(
-      [&]<typename T, bool kAligned>() { return swiglu_backward_kernel<T, kAligned>; }, stream, p);
+      [&]<typename T, bool kAligned>() { return swiglu_backward_kernel<T, kAligned>; }, stream,
+      p.rows, p.width, p.x.type, p);
 }
 
 }  // namespace trainyard::kernels::cuda

@@ -149,30 +149,19 @@ struct VectorPlace {
   }
 };
 
-/// How many rows an operation has.
-template <typename P>
-int64_t rows_of(const P& p) {
-  if constexpr (requires { p.rows.count; }) {
-    return p.rows.count;
-  } else {
-    return p.rows;
-  }
-}
-
-/// Launches the kernel that `kernel_of.template operator()<T, kAligned>()` returns, with p, what
-/// VectorPlace wants, and `more`: a thread for every eight elements of each of p's rows of
-/// p.width. `kernel_of` has to capture [&], or nvcc warns of its conversion to a function pointer.
-template <typename F, typename P, typename... More>
-cudaError_t launch_vectors(const F& kernel_of, cudaStream_t stream, const P& p,
-                           const More&... more) {
-  const int64_t rows = rows_of(p);
-  if (rows <= 0 || p.width <= 0) return cudaErrorInvalidValue;
-  const int64_t per_row = (p.width + kVector - 1) / kVector;
+/// Launches the kernel that `kernel_of.template operator()<T, kAligned>()` returns, with what
+/// VectorPlace wants and `arguments`: a thread for every eight elements of each of so many rows.
+/// `kernel_of` has to capture [&], or nvcc warns of its conversion to a function pointer.
+template <typename F, typename... Arguments>
+cudaError_t launch_vectors(const F& kernel_of, cudaStream_t stream, int64_t rows, int64_t width,
+                           DType type, const Arguments&... arguments) {
+  if (rows <= 0 || width <= 0) return cudaErrorInvalidValue;
+  const int64_t per_row = (width + kVector - 1) / kVector;
   if (rows > (0x7fffffff - kVectorThreads) / per_row) return cudaErrorInvalidValue;
-  return by_type(p.type, p.width, [&]<typename T, bool kAligned>() {
+  return by_type(type, width, [&]<typename T, bool kAligned>() {
     return simt::launch(kernel_of.template operator()<T, kAligned>(),
                         dim3(blocks_for(rows * per_row, kVectorThreads)), dim3(kVectorThreads), 0,
-                        stream, p, Divisor(static_cast<unsigned>(per_row)), more...);
+                        stream, Divisor(static_cast<unsigned>(per_row)), arguments...);
   });
 }
 

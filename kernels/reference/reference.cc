@@ -224,8 +224,11 @@ struct AttentionHead {
         part == 0 ? head : shape.heads + (part - 1) * kv_heads + head / (shape.heads / kv_heads);
     return at((token * (shape.heads + 2 * kv_heads) + index) * shape.head_dim + d);
   }
-  /// How many keys query i sees: a prefix.
+  /// Query i sees keys [first_key(i), keys(i)).
   int64_t keys(int64_t i) const { return shape.causal ? i + 1 : shape.tokens; }
+  int64_t first_key(int64_t i) const {
+    return shape.window > 0 ? std::max<int64_t>(i - shape.window + 1, 0) : 0;
+  }
   size_t out(int64_t token, int64_t d) const {
     return at((token * shape.heads + head) * shape.head_dim + d);
   }
@@ -234,9 +237,10 @@ struct AttentionHead {
   Vector probabilities(const Vector& x, Vector* lse) const {
     Vector p(at(shape.tokens * shape.tokens));
     for (int64_t i = 0; i < shape.tokens; ++i) {
-      Vector scores(at(keys(i)));
+      Vector scores(at(keys(i)), -std::numeric_limits<double>::infinity());
       double top = -std::numeric_limits<double>::infinity();
-      for (int64_t j = 0; j < keys(i); ++j) {
+      for (int64_t j = first_key(i); j < keys(i); ++j) {
+        scores[at(j)] = 0;
         for (int64_t d = 0; d < shape.head_dim; ++d) {
           scores[at(j)] += x[qkv(0, i, d)] * x[qkv(1, j, d)];
         }
@@ -246,7 +250,7 @@ struct AttentionHead {
       double sum = 0;
       for (const double s : scores)
         sum += std::exp(s - top);
-      for (int64_t j = 0; j < keys(i); ++j) {
+      for (int64_t j = first_key(i); j < keys(i); ++j) {
         p[at(i * shape.tokens + j)] = std::exp(scores[at(j)] - top) / sum;
       }
       if (lse != nullptr) (*lse)[at(head * shape.tokens + i)] = top + std::log(sum);
@@ -265,7 +269,7 @@ AttentionResult attention(const AttentionShape& shape, const Vector& qkv,
     const AttentionHead h{shape, head};
     const Vector p = h.probabilities(qkv, &result.lse);
     for (int64_t i = 0; i < shape.tokens; ++i) {
-      for (int64_t j = 0; j < h.keys(i); ++j) {
+      for (int64_t j = h.first_key(i); j < h.keys(i); ++j) {
         const double weight = p[at(i * shape.tokens + j)] * factor(head, i, j);
         for (int64_t d = 0; d < shape.head_dim; ++d) {
           result.out[h.out(i, d)] += weight * qkv[h.qkv(2, j, d)];
@@ -285,7 +289,7 @@ Vector attention_backward(const AttentionShape& shape, const Vector& qkv, const 
     for (int64_t i = 0; i < shape.tokens; ++i) {
       Vector d_p(at(h.keys(i)));
       double weighted = 0;
-      for (int64_t j = 0; j < h.keys(i); ++j) {
+      for (int64_t j = h.first_key(i); j < h.keys(i); ++j) {
         const double f = factor(head, i, j);
         const double probability = p[at(i * shape.tokens + j)];
         for (int64_t d = 0; d < shape.head_dim; ++d) {
@@ -294,7 +298,7 @@ Vector attention_backward(const AttentionShape& shape, const Vector& qkv, const 
         }
         weighted += probability * d_p[at(j)];
       }
-      for (int64_t j = 0; j < h.keys(i); ++j) {
+      for (int64_t j = h.first_key(i); j < h.keys(i); ++j) {
         const double d_score = p[at(i * shape.tokens + j)] * (d_p[at(j)] - weighted) * h.scale();
         for (int64_t d = 0; d < shape.head_dim; ++d) {
           d_qkv[h.qkv(0, i, d)] += d_score * qkv[h.qkv(1, j, d)];
@@ -315,7 +319,7 @@ AttentionMagnitudes attention_magnitudes(const AttentionShape& shape, const Vect
     for (int64_t i = 0; i < shape.tokens; ++i) {
       Vector d_p(at(h.keys(i)));
       double weighted = 0;
-      for (int64_t j = 0; j < h.keys(i); ++j) {
+      for (int64_t j = h.first_key(i); j < h.keys(i); ++j) {
         const double f = factor(head, i, j);
         const double probability = p[at(i * shape.tokens + j)];
         for (int64_t d = 0; d < shape.head_dim; ++d) {
@@ -327,7 +331,7 @@ AttentionMagnitudes attention_magnitudes(const AttentionShape& shape, const Vect
         }
         weighted += probability * d_p[at(j)];
       }
-      for (int64_t j = 0; j < h.keys(i); ++j) {
+      for (int64_t j = h.first_key(i); j < h.keys(i); ++j) {
         const double d_score = p[at(i * shape.tokens + j)] * (d_p[at(j)] + weighted) * h.scale();
         for (int64_t d = 0; d < shape.head_dim; ++d) {
           sums.d_qkv[h.qkv(0, i, d)] += d_score * std::abs(qkv[h.qkv(1, j, d)]);

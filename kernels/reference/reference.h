@@ -68,6 +68,7 @@ struct AttentionShape {
   int64_t tokens = 0, heads = 0, head_dim = 0;
   int64_t kv_heads = 0;  ///< 0: as many as heads
   bool causal = true;
+  int64_t window = 0;  ///< keys up to its own that a query sees; 0: no bound
 };
 /// factor(head, query, key) multiplies a probability: dropout, or 1.
 using AttentionFactor = std::function<double(int64_t head, int64_t query, int64_t key)>;

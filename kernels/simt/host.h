@@ -282,6 +282,7 @@ inline float __fmaf_rn(float x, float y, float z) { return std::fma(x, y, z); }
 inline double __dmul_rn(double x, double y) { return x * y; }
 inline float __double2float_rn(double x) { return static_cast<float>(x); }
 inline double __ll2double_rn(long long x) { return static_cast<double>(x); }
+inline float __ll2float_rn(long long x) { return static_cast<float>(x); }
 /// As the device: saturates, and NaN is the most negative value.
 inline long long __float2ll_rn(float x) {
   if (!(x >= -0x1p63F)) return INT64_MIN;

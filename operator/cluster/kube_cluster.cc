@@ -44,6 +44,7 @@ KubeCluster::Impl::Impl(Options options)
       companions_(*options_.client, *options_.logger, options_.control_authorities),
       endpoints_(*options_.client, *options_.clock, *options_.logger,
                  [this](const control::Observed& observed) { return list_pods(observed); }),
+      ledgers_(*options_.client, *options_.clock, *options_.logger),
       events_(*options_.client, *options_.clock, *options_.logger, options_.instance),
       taken_pods_(*options_.clock),
       context_{
@@ -57,7 +58,7 @@ KubeCluster::Impl::Impl(Options options)
           .changed = [this](const control::JobKey& key) { changed(key); },
           .companion_gone = [this](const kube::Resource& resource, const control::JobKey& job,
                                    const std::string& uid) { companion_gone(resource, job, uid); },
-          .job_gone = [this](const std::string& uid) { forget(uid); }},
+          .job_gone = [this](const JobView& job) { job_gone(job); }},
       nodes_(view_of_node, {}, node_handler()),
       node_watching_(context_, nodes_,
                      {.resource = kube::kNodes, .right = cache::Right::kWelcome}) {
@@ -166,6 +167,7 @@ std::vector<control::JobKey> KubeCluster::Impl::jobs() const {
     for (const auto& job : scope->jobs().all())
       keys.push_back({job->meta.ns, job->meta.name});
   }
+  if (ledgers_.waits()) keys.push_back(Ledgers::gone_jobs());
   return keys;
 }
 
@@ -238,7 +240,7 @@ std::vector<control::ObservedPod> KubeCluster::Impl::pods_of(const JobView& job)
     std::vector<control::ObservedPod> pods = listed ? *listed : cached_pods_of(job);
     own.amend(job.meta.uid, awaited, pods);
     for (control::ObservedPod& pod : pods)
-      pod.node_state = state_of_node(pod.node);
+      look_at_node(pod);
     // A creation that the cache has shown since is neither in the list nor awaited any more.
     if (!listed || listed_pods_.newer_than(cache.version(), job.meta.uid)) return pods;
   }
@@ -255,6 +257,12 @@ std::vector<control::ObservedPod> KubeCluster::Impl::cached_pods_of(const JobVie
 }
 
 Result<control::Observed> KubeCluster::Impl::observe(const control::JobKey& key) {
+  if (key == Ledgers::gone_jobs()) {
+    const Status kept = ledgers_.keep_gone();
+    if (!kept) return kept.error();
+    if (ledgers_.waits()) changed(key);
+    return no_job(key);
+  }
   const Job job = find_job(key);
   if (!job) return no_job(key);
   if (!scope_of(key.namespace_name)->is_filled()) {
@@ -272,7 +280,7 @@ Result<control::Observed> KubeCluster::Impl::observe(const control::JobKey& key)
   observed.pods = pods_of(*job);
   observed.gone = gone_pods_.of(job->meta.uid, observed.pods);
   for (control::ObservedPod& pod : observed.gone)
-    pod.node_state = state_of_node(pod.node);
+    look_at_node(pod);
   observed.feasible_nodes = room_for(*job, observed.pods);
   return observed;
 }
@@ -297,7 +305,15 @@ void KubeCluster::Impl::forget_if_gone(const control::JobKey& key, const std::st
   forget(uid);
 }
 
+void KubeCluster::Impl::job_gone(const JobView& job) {
+  const std::string& manager = job.job.spec.managed_by;
+  const bool is_ours = manager.empty() || manager == api::kManagedBy;
+  if (is_ours && ledgers_.gone(job.job.metadata, job.job.status)) changed(Ledgers::gone_jobs());
+  forget(job.meta.uid);
+}
+
 void KubeCluster::Impl::forget(const std::string& job_uid) {
+  ledgers_.forget(job_uid);
   companions_.forget(job_uid);
   endpoints_.forget(job_uid);
   listed_pods_.forget(job_uid);
@@ -332,7 +348,9 @@ Result<std::optional<control::Refusal>> KubeCluster::Impl::keep_companions(
   const PacedCalls::Precedence first = calls_.precede(status.nodes.target);
   auto kept = companions_.keep(observed.metadata, observed.spec, status);
   if (kept && !*kept) endpoints_.keep(observed, status);
+  const Status noted = ledgers_.keep(observed.metadata, status);
   forget_if_gone(observed.key, observed.metadata.uid);
+  if (kept && !noted) return noted.error();
   return kept;
 }
 
@@ -412,6 +430,9 @@ Status KubeCluster::delete_pod(const control::PodRef& pod, Duration grace) {
 }
 Status KubeCluster::remove_member_label(const control::PodRef& pod) {
   return impl_->remove_member_label(pod);
+}
+Status KubeCluster::promote_pod(const control::PodRef& pod, int node_index) {
+  return impl_->promote_pod(pod, node_index);
 }
 Status KubeCluster::delete_job(const control::JobKey& key, const std::string& uid) {
   return impl_->delete_job(key, uid);

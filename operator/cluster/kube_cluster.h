@@ -70,7 +70,8 @@ class KubeCluster final : public control::Cluster {
   /// UID of the TrainingJob that this very pod belongs to; empty where the cache has no such pod,
   /// or not the job.
   std::string job_of(const control::PodRef& pod) const;
-  /// The jobs in the cache.
+  /// What is to be looked at first: the jobs in the cache, and where ledgers of jobs that have gone
+  /// are not kept yet, a key that stands for them (Ledgers::gone_jobs).
   std::vector<control::JobKey> jobs() const;
   /// As the watches have shown them last; by namespace and name where all are watched.
   std::vector<std::shared_ptr<const api::TrainingJob>> cached_jobs() const;
@@ -88,6 +89,7 @@ class KubeCluster final : public control::Cluster {
   Result<control::CreateReply> create_pod(const control::PodSpec& spec) override;
   Status delete_pod(const control::PodRef& pod, Duration grace) override;
   Status remove_member_label(const control::PodRef& pod) override;
+  Status promote_pod(const control::PodRef& pod, int node_index) override;
   Status delete_job(const control::JobKey& key, const std::string& uid) override;
   std::optional<Duration> look_again_in(const std::string& job_uid) override;
   Status emit_event(const control::JobKey& key, const control::Event& event) override;

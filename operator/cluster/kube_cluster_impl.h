@@ -13,6 +13,7 @@
 #include "operator/cluster/endpoints.h"
 #include "operator/cluster/event_recorder.h"
 #include "operator/cluster/kube_cluster.h"
+#include "operator/cluster/ledgers.h"
 #include "operator/cluster/own_writes.h"
 #include "operator/cluster/parallel_calls.h"
 #include "operator/cluster/scope.h"
@@ -55,6 +56,7 @@ class KubeCluster::Impl {
   Result<control::CreateReply> create_pod(const control::PodSpec& spec);
   Status delete_pod(const control::PodRef& pod, Duration grace);
   Status remove_member_label(const control::PodRef& pod);
+  Status promote_pod(const control::PodRef& pod, int node_index);
 
  private:
   using Job = OwnWrites::Job;
@@ -67,7 +69,7 @@ class KubeCluster::Impl {
   Job find_job(const control::JobKey& key) const;
   std::vector<control::ObservedPod> pods_of(const JobView& job) const;
   std::vector<control::ObservedPod> cached_pods_of(const JobView& job) const;
-  control::NodeState state_of_node(const std::string& name) const;
+  void look_at_node(control::ObservedPod& pod) const;
   std::optional<int64_t> room_for(const JobView& job,
                                   const std::vector<control::ObservedPod>& pods) const;
   Amounts used_on(const std::string& node) const;
@@ -88,6 +90,7 @@ class KubeCluster::Impl {
   Status done(const control::PodRef& pod, const kube::ApiResult<nlohmann::json>& reply,
               const std::string& what) const;
   void note_job(const nlohmann::json& reply);
+  void job_gone(const JobView& job);
   void forget(const std::string& job_uid);
   void forget_if_gone(const control::JobKey& key, const std::string& uid);
 
@@ -98,6 +101,7 @@ class KubeCluster::Impl {
   std::atomic<int64_t> looks_ = 0;
   Companions companions_;
   Endpoints endpoints_;
+  Ledgers ledgers_;
   EventRecorder events_;
   TakenPods taken_pods_;
   PacedCalls calls_{options_.calls_at_once, *options_.clock};

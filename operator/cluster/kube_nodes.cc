@@ -91,13 +91,17 @@ std::optional<int64_t> KubeCluster::Impl::room_for(
   return std::min(room, job.job.spec.num_nodes);
 }
 
-control::NodeState KubeCluster::Impl::state_of_node(const std::string& name) const {
+/// What is known of the node that the pod was placed on.
+void KubeCluster::Impl::look_at_node(control::ObservedPod& pod) const {
   using control::NodeState;
-  if (name.empty()) return NodeState::kUnplaced;
-  if (!nodes_.synced()) return NodeState::kReady;
-  const Nodes::Object node = nodes_.find(name);
-  if (!node) return NodeState::kGone;
-  return node->ready ? NodeState::kReady : NodeState::kNotReady;
+  pod.node_closed = false;
+  pod.node_state = pod.node.empty() ? NodeState::kUnplaced : NodeState::kReady;
+  if (pod.node.empty() || !nodes_.synced()) return;
+  const Nodes::Object node = nodes_.find(pod.node);
+  pod.node_state = !node         ? NodeState::kGone
+                   : node->ready ? NodeState::kReady
+                                 : NodeState::kNotReady;
+  pod.node_closed = node && !node->open;
 }
 
 }  // namespace trainyard::cluster

@@ -51,7 +51,7 @@ Result<std::vector<control::ObservedPod>> KubeCluster::Impl::list_pods(
     for (const json& object : page->items) {
       TRAINYARD_ASSIGN(PodView view, view_of_pod(object));
       if (view.job_uid != observed.metadata.uid) continue;
-      view.seen.node_state = state_of_node(view.seen.node);
+      look_at_node(view.seen);
       pods.push_back(std::move(view.seen));
     }
     if (list.version.empty()) list.version = page->resource_version;
@@ -187,6 +187,26 @@ Status KubeCluster::Impl::remove_member_label(const control::PodRef& pod) {
       {{"metadata", {{"labels", {{render::kLabelMember, nullptr}}}}}}, {.uid = pod.uid});
   TRAINYARD_TRY(done(pod, reply, called("patch", pod.namespace_name, pod.name)));
   own_writes(pod.namespace_name).unlabelled_pod(pod.uid);
+  return {};
+}
+
+/// Not by its UID alone: whoever stood still would bring a pod back that another has condemned
+/// since then.
+Status KubeCluster::Impl::promote_pod(const control::PodRef& pod, int node_index) {
+  const std::string what = called("promote", pod.namespace_name, pod.name);
+  const auto found = options_.client->get(kube::kPods, {pod.namespace_name, pod.name});
+  TRAINYARD_TRY(done(pod, found, what));
+  TRAINYARD_ASSIGN(const PodView now, view_of_pod(*found));
+  if (now.meta.uid != pod.uid) {
+    return Error{ErrorCode::kConflict, what + ": the name is another pod's by now"};
+  }
+  if (now.seen.node_index >= 0 || now.seen.terminating) return {};
+  const auto reply =
+      options_.client->merge_patch(kube::kPods, {pod.namespace_name, pod.name},
+                                   {{"metadata", {{"labels", render::member_labels(node_index)}}}},
+                                   {.uid = pod.uid, .resource_version = now.meta.resource_version});
+  TRAINYARD_TRY(done(pod, reply, what));
+  own_writes(pod.namespace_name).promoted_pod(pod.uid, node_index);
   return {};
 }
 

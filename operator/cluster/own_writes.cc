@@ -28,6 +28,7 @@ void OwnWrites::created(const control::PodSpec& pod, const std::string& uid) {
   seen.name = pod.name;
   seen.uid = uid;
   seen.node_index = pod.node_index;
+  seen.spare = pod.spare;
   seen.created_generation = pod.created_generation;
   seen.member = pod.member;
   seen.created_at = clock_.now();
@@ -70,13 +71,19 @@ void OwnWrites::unlabelled_pod(const std::string& uid) {
   change_of(uid).unlabelled = true;
 }
 
+void OwnWrites::promoted_pod(const std::string& uid, int node_index) {
+  const std::lock_guard lock(mutex_);
+  change_of(uid).promoted = node_index;
+}
+
 void OwnWrites::shows(const PodView& pod) {
   expectations_.seen(pod.job_uid, pod.meta.name);
   const std::lock_guard lock(mutex_);
   const auto found = changes_.find(pod.meta.uid);
   if (found == changes_.end()) return;
   const bool caught_up = (pod.seen.terminating || !found->second.deleted) &&
-                         (!pod.seen.member || !found->second.unlabelled);
+                         (!pod.seen.member || !found->second.unlabelled) &&
+                         (pod.seen.node_index >= 0 || !found->second.promoted);
   if (caught_up) changes_.erase(found);
 }
 
@@ -140,6 +147,10 @@ void OwnWrites::amend_one(control::ObservedPod& pod) {
     return;
   }
   pod.terminating = pod.terminating || change->second.deleted;
+  if (change->second.promoted && pod.node_index < 0) {
+    pod.node_index = *change->second.promoted;
+    pod.member = true;
+  }
   pod.member = pod.member && !change->second.unlabelled;
 }
 

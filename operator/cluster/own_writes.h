@@ -36,6 +36,7 @@ class OwnWrites {
   void not_created(const control::PodSpec& pod);
   void deleted_pod(const std::string& uid);
   void unlabelled_pod(const std::string& uid);
+  void promoted_pod(const std::string& uid, int node_index);
 
   // ---- What the cache shows --------------------------------------------------------------------
   void shows(const PodView& pod);
@@ -65,6 +66,7 @@ class OwnWrites {
   struct Change {
     bool deleted = false;
     bool unlabelled = false;
+    std::optional<int> promoted;  ///< to that index
     MonoTime since{};
   };
   using Pods = std::map<std::string, control::ObservedPod>;  ///< by name

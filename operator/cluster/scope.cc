@@ -100,7 +100,7 @@ cache::Handler<JobView> Scope::job_handler() {
   handler.updated = [this](const Job&, const Job& job) { context_.changed(key_of(*job)); };
   handler.removed = [this](const Job& job) {
     own_writes_.shows_no_more(*job);
-    context_.job_gone(job->meta.uid);
+    context_.job_gone(*job);
     context_.changed(key_of(*job));
   };
   handler.listed = [this](MonoTime started) { own_writes_.lists_jobs(started); };

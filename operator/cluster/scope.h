@@ -38,7 +38,7 @@ struct ScopeContext {
   /// What stood beside a job's pods is there no more, or a list shows none beside them.
   std::function<void(const kube::Resource&, const control::JobKey&, const std::string& job_uid)>
       companion_gone;
-  std::function<void(const std::string& uid)> job_gone;  ///< after `changed`
+  std::function<void(const JobView&)> job_gone;  ///< as it was last; before `changed`
 };
 
 /// What a reflector keeps in view.

@@ -215,16 +215,21 @@ const json& controlling_owner(const json& object) {
 /// count generations on to where there are no more.
 void read_place(const json& object, control::ObservedPod& pod) {
   const json& labels = at(at(object, "metadata"), "labels");
-  const int64_t index = number_of(text_at(labels, render::kLabelNodeIndex));
+  const std::string spare = text_at(labels, render::kLabelSpare);
+  if (!spare.empty()) pod.spare = number_of(spare);
+  const std::string told = text_at(labels, render::kLabelNodeIndex);
+  const int64_t index = told.empty() && pod.spare ? -1 : number_of(told);
   const bool possible = index >= 0 && index <= std::numeric_limits<int>::max();
   pod.node_index = possible ? static_cast<int>(index) : -1;
   pod.created_generation = number_of(text_at(labels, render::kLabelGeneration));
   pod.member = text_at(labels, render::kLabelMember) == render::kMemberTrue;
   const json& owner = controlling_owner(object);
-  if (pod.name == control::pod_name(text_at(owner, "name"), text_at(owner, "uid"), pod.node_index,
-                                    pod.created_generation)) {
-    return;
-  }
+  const std::string job = text_at(owner, "name");
+  const std::string uid = text_at(owner, "uid");
+  const std::string named =
+      pod.spare ? control::spare_name(job, uid, *pod.spare)
+                : control::pod_name(job, uid, pod.node_index, pod.created_generation);
+  if (pod.name == named) return;
   pod.member = false;
   pod.created_generation = 0;
 }

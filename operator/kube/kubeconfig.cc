@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "common/io/file.h"
+#include "common/io/input.h"
 #include "common/text/document.h"
 #include "operator/kube/base64.h"
 #include "operator/kube/config.h"
@@ -213,7 +214,7 @@ Result<ServerConfig> parse_kubeconfig(std::string_view text, const fs::path& dir
 }
 
 Result<ServerConfig> load_kubeconfig(const fs::path& path, std::string_view context) {
-  Result<std::string> text = read_file(path, kKubeconfigBytesMax);
+  Result<std::string> text = read_input(path, kKubeconfigBytesMax);
   if (!text) return text.error().with_context("kubeconfig");
   Result<ServerConfig> config = parse_kubeconfig(*text, fs::absolute(path).parent_path(), context);
   if (!config) return config.error().with_context("kubeconfig " + path.string());

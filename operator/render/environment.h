@@ -20,6 +20,9 @@ struct PodDefaults {
   /// Where agents find the control stream ("host:port"); empty: this operator serves none.
   std::string control_address;
   std::string worker_image_pull_policy;  ///< empty: not said
+  /// In place of worker_image for trainers of an engine on GPUs; empty: worker_image.
+  std::string worker_gpu_image;
+  std::string gpu_runtime_class;  ///< of the pods of an engine on GPUs; empty: not said
 };
 
 /// Whether the job's pods run an agent, which speaks the control stream.

@@ -17,6 +17,8 @@ std::string host_name(const std::string& job_name, int64_t node_index) {
   return job_name + "-" + std::to_string(node_index);
 }
 
+std::string spare_host_name(const std::string& job_name) { return job_name + "-spare"; }
+
 std::string dns_name(const api::ObjectMeta& job, int64_t node_index) {
   return host_name(job.name, node_index) + "." + service_name(job) + "." + job.namespace_name +
          ".svc";

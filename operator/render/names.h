@@ -16,6 +16,8 @@ inline constexpr char kLabelRole[] = "trainyard.dev/role";
 inline constexpr char kLabelGeneration[] = "trainyard.dev/created-generation";
 inline constexpr char kLabelMember[] = "trainyard.dev/member";
 inline constexpr char kMemberTrue[] = "true";
+/// Number of a pod that was made as a spare, also once it is a member.
+inline constexpr char kLabelSpare[] = "trainyard.dev/spare";
 
 /// Annotation with the name of the container whose exit ends the pod: what admission adds to a pod
 /// may stand before it.
@@ -37,6 +39,9 @@ inline constexpr char kRendezvousPort[] = "rendezvous";
 
 /// Host name of the pod of an index: `<job>-<index>`; it is the same for its successors.
 std::string host_name(const std::string& job_name, int64_t node_index);
+
+/// That of a spare, which is known by its address until it has an index.
+std::string spare_host_name(const std::string& job_name);
 
 /// The name that resolves to that pod inside the cluster: `<job>-<index>.<job>.<namespace>.svc`.
 std::string dns_name(const api::ObjectMeta& job, int64_t node_index);

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "common/api/job_size.h"
 #include "common/api/validate.h"
 #include "operator/render/companions.h"
 #include "operator/render/environment.h"
@@ -32,6 +33,8 @@ constexpr int kWorkerUser = 65532;
 /// that is Guaranteed stays so.
 constexpr char kCopyCpu[] = "100m";
 constexpr char kCopyMemory[] = "64Mi";
+/// The API takes 1 to 100.
+constexpr int kStrongestWish = 100;
 
 /// object[key], made an object (or list) where it is nothing yet.
 json& part(json& object, const char* key, json::value_t kind) {
@@ -57,18 +60,18 @@ json template_of(const control::PodSpec& pod) {
 
 json labels_of(const json& from_template, const control::PodSpec& pod) {
   json labels = from_template.is_object() ? from_template : json::object();
-  const std::string index = std::to_string(pod.node_index);
+  if (pod.spare) {
+    labels[kLabelSpare] = std::to_string(*pod.spare);
+  } else {
+    labels.update(member_labels(pod.node_index));
+    if (!pod.member) labels.erase(kLabelMember);
+  }
   labels[kLabelJobName] = pod.job_name;
   labels[kLabelJobUid] = pod.job_uid;
-  labels[kLabelNodeIndex] = index;
   labels[kLabelRole] = pod.role;
   labels[kLabelGeneration] = std::to_string(pod.created_generation);
-  if (pod.member) labels[kLabelMember] = kMemberTrue;
   labels[kLabelKubeflowJobName] = pod.job_name;
   labels[kLabelKubeflowReplicaType] = "worker";
-  labels[kLabelKubeflowReplicaIndex] = index;
-  if (pod.node_index == 0) labels[kLabelKubeflowJobRole] = "master";
-  labels[kLabelCompletionIndex] = index;
   return labels;
 }
 
@@ -167,6 +170,18 @@ void add_scheduling(json& spec, const api::SchedulingSpec& scheduling) {
   }
 }
 
+/// A wish, no demand: where no other node takes the pod, it goes to one that is to be avoided
+/// rather than nowhere. A field takes one value for each requirement.
+void avoid_nodes(json& spec, const std::vector<std::string>& nodes) {
+  if (nodes.empty()) return;
+  json names = json::array();
+  for (const std::string& node : nodes)
+    names.push_back({{"key", "metadata.name"}, {"operator", "NotIn"}, {"values", {node}}});
+  json& affinity = object_part(object_part(spec, "affinity"), "nodeAffinity");
+  list_part(affinity, "preferredDuringSchedulingIgnoredDuringExecution")
+      .push_back({{"weight", kStrongestWish}, {"preference", {{"matchFields", std::move(names)}}}});
+}
+
 /// Whether the member is text, and not empty.
 bool names(const json& object, const char* key) {
   const auto found = object.find(key);
@@ -226,6 +241,35 @@ void set_pull_policy(json& container, const PodDefaults& defaults) {
   set_default(container, "imagePullPolicy", defaults.worker_image_pull_policy);
 }
 
+/// Whether the trainer asks for a resource of NVIDIA's, parts of GPUs too, or for devices by
+/// claims.
+bool asks_for_gpus(const json& trainer) {
+  const json resources = trainer.value("resources", json::object());
+  if (!resources.is_object()) return false;
+  if (resources.contains("claims")) return true;
+  const json limits = resources.value("limits", json::object());
+  if (!limits.is_object()) return false;
+  const auto entries = limits.items();
+  return std::any_of(entries.begin(), entries.end(),
+                     [](const auto& limit) { return limit.key().starts_with("nvidia.com/"); });
+}
+
+/// A GPU for each rank of an engine that needs them, where the template says nothing of its own.
+/// Returns whether the trainer may have any.
+bool add_gpus(json& spec, json& trainer, const api::TrainingJobSpec& job,
+              const PodDefaults& defaults) {
+  if (!job.engine || job.engine->device == api::DeviceKind::kCpu) return false;
+  if (!asks_for_gpus(trainer)) {
+    if (job.engine->device != api::DeviceKind::kCuda) return false;
+    object_part(object_part(trainer, "resources"), "limits")[api::kGpuResource] =
+        api::ranks_per_node(job);
+  }
+  if (!defaults.gpu_runtime_class.empty() && !names(spec, "runtimeClassName")) {
+    spec["runtimeClassName"] = defaults.gpu_runtime_class;
+  }
+  return true;
+}
+
 /// The container that brings the agent. It runs our own image, so it can say all that the
 /// restricted Pod Security Standard asks for, whatever the rest of the pod does.
 json agent_bringer(const PodDefaults& defaults) {
@@ -263,6 +307,17 @@ void inject_agent(json& spec, json& container, const PodDefaults& defaults) {
 
 }  // namespace
 
+json member_labels(int node_index) {
+  const std::string index = std::to_string(node_index);
+  json labels = {{kLabelMember, kMemberTrue},
+                 {kLabelNodeIndex, index},
+                 {kLabelRole, control::kTrainerRole},
+                 {kLabelKubeflowReplicaIndex, index},
+                 {kLabelCompletionIndex, index}};
+  if (node_index == 0) labels[kLabelKubeflowJobRole] = "master";
+  return labels;
+}
+
 size_t trainer_index(const json& pod_spec) {
   const auto containers = pod_spec.find("containers");
   if (containers == pod_spec.end()) return 0;
@@ -282,7 +337,8 @@ json render_pod(const api::ObjectMeta& job, const api::TrainingJobSpec& spec,
   json pod_spec = std::move(object_part(pod_template, "spec"));
   pod_spec.erase("nodeName");
   pod_spec["restartPolicy"] = "Never";
-  pod_spec["hostname"] = host_name(pod.job_name, pod.node_index);
+  pod_spec["hostname"] =
+      pod.spare ? spare_host_name(pod.job_name) : host_name(pod.job_name, pod.node_index);
   pod_spec["subdomain"] = service_name(job);
   pod_spec["terminationGracePeriodSeconds"] = pod.grace.count();
   // Who names an account wants what it may do.
@@ -295,15 +351,18 @@ json render_pod(const api::ObjectMeta& job, const api::TrainingJobSpec& spec,
     set_default(pod_spec, "dnsPolicy", "ClusterFirstWithHostNet");
   }
   add_scheduling(pod_spec, spec.scheduling);
+  avoid_nodes(pod_spec, pod.avoid_nodes);
 
   json& trainer = trainer_of(pod_spec);
   if (json name = trainer.value("name", json()); name.is_string()) {
     metadata["annotations"][kAnnotationTrainer] = std::move(name);
   }
+  const bool on_gpus = add_gpus(pod_spec, trainer, spec, defaults);
   if (runs_agent(spec)) prepare_agent(job, pod_spec, trainer);
   if (api::needs_injected_agent(spec)) inject_agent(pod_spec, trainer, defaults);
   if (spec.engine && !names(trainer, "image")) {
-    trainer["image"] = defaults.worker_image;
+    trainer["image"] = on_gpus && !defaults.worker_gpu_image.empty() ? defaults.worker_gpu_image
+                                                                     : defaults.worker_image;
     set_pull_policy(trainer, defaults);
     restrict_built_in(pod_spec, trainer);
   }

@@ -17,6 +17,9 @@ namespace trainyard::render {
 nlohmann::json render_pod(const api::ObjectMeta& job, const api::TrainingJobSpec& spec,
                           const control::PodSpec& pod, const PodDefaults& defaults);
 
+/// The labels by which a pod is the member of an index; those of a spare that becomes one.
+nlohmann::json member_labels(int node_index);
+
 /// Index in spec.containers of the container whose exit ends the pod: `trainer`, else the first.
 size_t trainer_index(const nlohmann::json& pod_spec);
 

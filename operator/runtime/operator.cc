@@ -157,6 +157,8 @@ cluster::KubeCluster::Options Operator::cluster_options() {
   made.namespaces = options_.namespaces;
   made.pod_defaults.worker_image = options_.worker_image;
   made.pod_defaults.worker_image_pull_policy = options_.worker_image_pull_policy;
+  made.pod_defaults.worker_gpu_image = options_.worker_gpu_image;
+  made.pod_defaults.gpu_runtime_class = options_.gpu_runtime_class;
   if (!is_off(options_.control_bind_address)) made.pod_defaults.control_address = control_address();
   made.control_authorities = [this] { return stream_ ? stream_->authorities() : std::string(); };
   made.instance = identity_;
@@ -235,6 +237,7 @@ std::string Operator::metrics_text(const http::ServerCounters& counters) const {
     facts.streams = stream_->counts();
     facts.connections = stream_->connections();
   }
+  facts.memory = group_limits();
   facts.now = clock_.now();
   return metrics_page_.text(facts, counters);
 }

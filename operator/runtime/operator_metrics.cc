@@ -100,6 +100,13 @@ constexpr Family kCut{"trainyard_control_connections_cut_total", Kind::kCounter,
                       "Connections that the control port has cut: out of time, at fault, or one "
                       "too many."};
 
+constexpr Family kMemory{
+    "trainyard_operator_memory_bytes",
+    Kind::kGauge,
+    "Memory that the control groups of the operator allow (limit), and what is "
+    "held of it (used); none where they set no limit.",
+    {"kind"}};
+
 double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 std::string_view name_of(ReconcileReport::Result result) {
@@ -171,6 +178,14 @@ void add_connections(Exposition& out, const control::Front::Counts& counts) {
   out.add(kCut, {}, static_cast<double>(counts.cut));
 }
 
+/// A process that takes more is killed, and with it goes the control stream of every agent.
+void add_memory(Exposition& out, const GroupLimits& memory) {
+  out.declare(kMemory);
+  if (!memory.memory_bytes || !memory.memory_room_bytes) return;
+  out.add(kMemory, {"limit"}, static_cast<double>(*memory.memory_bytes));
+  out.add(kMemory, {"used"}, static_cast<double>(*memory.memory_bytes - *memory.memory_room_bytes));
+}
+
 }  // namespace
 
 OperatorCounters::OperatorCounters(std::string api_host)
@@ -224,6 +239,7 @@ std::string OperatorMetrics::text(const OperatorFacts& facts,
   out.add(kReviews, {"admitted"}, static_cast<double>(facts.streams.admitted));
   out.add(kReviews, {"refused"}, static_cast<double>(facts.streams.refused));
   add_connections(out, facts.connections);
+  add_memory(out, facts.memory);
   add_jobs(out, facts.jobs, facts.now);
   control::add_server_metrics(out, server);
   return out.text();

@@ -11,6 +11,7 @@
 #include "common/api/training_job.h"
 #include "common/base/time.h"
 #include "common/http/status_server.h"
+#include "common/io/control_group.h"
 #include "common/metrics/duration_histogram.h"
 #include "control/front/front.h"
 #include "control/reconciler.h"
@@ -54,6 +55,7 @@ struct OperatorFacts {
   /// Only the leader's: two that tell of the same jobs would double every sum.
   std::vector<std::shared_ptr<const api::TrainingJob>> jobs;
   Time now;
+  GroupLimits memory = {};
 };
 
 /// Makes the body of /metrics.

@@ -35,6 +35,10 @@ std::string check_lease(const std::string& name) {
   return api::is_dns_subdomain(name) ? "" : "\"" + name + "\" is no name of a Lease";
 }
 
+std::string check_runtime_class(const std::string& name) {
+  return api::is_dns_subdomain(name) ? "" : "\"" + name + "\" is no name of a RuntimeClass";
+}
+
 std::string check_secret(const std::string& name) {
   return api::is_dns_label(name) ? "" : "\"" + name + "\" is no name of a Secret (one label)";
 }
@@ -95,6 +99,12 @@ void add_work_flags(CLI::App& app, OperatorOptions& options) {
                  "Always, IfNotPresent or Never: when that image is pulled; default: as Kubernetes "
                  "does by its tag")
       ->check(CLI::IsMember({"Always", "IfNotPresent", "Never"}));
+  app.add_option("--worker-gpu-image", options.worker_gpu_image,
+                 "Image in place of --worker-image for the trainer of an engine on GPUs; default: "
+                 "--worker-image");
+  app.add_option("--gpu-runtime-class", options.gpu_runtime_class,
+                 "runtimeClassName of the pods of an engine on GPUs whose template names none")
+      ->check(check_runtime_class);
 }
 
 void add_control_flags(CLI::App& app, OperatorOptions& options) {

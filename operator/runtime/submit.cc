@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/wait.h"
-#include "common/io/file.h"
+#include "common/io/input.h"
 #include "common/text/document.h"
 #include "operator/cluster/members.h"
 
@@ -24,7 +24,7 @@ constexpr char kNoStatus[] = "without a status from an operator";
 
 /// The manifest with its namespace written in. Whether it is a good job, the server says.
 Result<json> read_job(const SubmitOptions& options, const std::string& ns) {
-  TRAINYARD_ASSIGN(const std::string text, read_file(options.file, kManifestBytesMax));
+  TRAINYARD_ASSIGN(const std::string text, read_input(options.file, kManifestBytesMax));
   const text::Document document = text::parse(text);
   if (!document.problems.empty()) {
     const text::Problem& problem = document.problems.front();

@@ -256,7 +256,9 @@ void AdmittedTransport::pass_message(Guest& guest, ServerEvent event,
   if (!lie.empty()) return expel(event.connection, guest, lie, out);
   const MonoTime now = options_.clock->mono();
   Voice& voice = voices_.at(guest.owner.pod_uid);
-  const auto bytes = static_cast<double>(event.message->ByteSizeLong());
+  const auto bytes =
+      static_cast<double>(std::max(static_cast<int64_t>(event.message->ByteSizeLong()),
+                                   event.memory_bytes / AdmittedTransport::kMemoryPerByte));
   if (!voice.allowance.try_take(now) || !voice.bytes.try_take(now, bytes)) {
     voice.silent_until = now + kSilence;
     silenced_[guest.token] = voice.silent_until;
@@ -302,6 +304,11 @@ void AdmittedTransport::interrupt() { options_.inner->interrupt(); }
 
 Status AdmittedTransport::send(Id connection, const coordination::ToAgent& message) {
   return options_.inner->send(connection, message);
+}
+
+Status AdmittedTransport::send_with_tail(Id connection, const coordination::ToAgent& message,
+                                         std::shared_ptr<const std::string> tail) {
+  return options_.inner->send_with_tail(connection, message, std::move(tail));
 }
 
 void AdmittedTransport::close(Id connection) { options_.inner->close(connection); }

@@ -56,7 +56,7 @@ class AdmittedTransport final : public control::ControlTransport {
   /// as many at once, and whoever shows tokens without end has no more than this of the server.
   static constexpr double kReviewsPerSecond = 100;
   static constexpr int kReviewsAtOnce = 1000;
-  /// Streams that wait for their review; more are closed at once, and come again. By 210 KB each
+  /// Streams that wait for their review; more are closed at once, and come again. By 80 KB each
   /// they fit the chart's memory limit beside as many that were let in.
   static constexpr size_t kMaxWaiting = 1024;
   /// Of them, those of one caller, which is what claims to be one pod and comes from one address:
@@ -78,6 +78,9 @@ class AdmittedTransport final : public control::ControlTransport {
   static constexpr int kMessagesAtOnce = 4096;
   /// The same on the wire: an agent of 1,024 ranks has 1.5 MB a second.
   static constexpr double kBytesPerSecond = 2 << 20;
+  /// A message that takes more memory than so many bytes for each of its own counts as if it were
+  /// as long as its memory says.
+  static constexpr int64_t kMemoryPerByte = 8;
   static constexpr int kBytesAtOnce = 16
                                       << 20;  ///< 10 MiB are the ends of 1,024 ranks, words and all
   /// What a stream that waits may say at once; then as one that is let in.
@@ -96,6 +99,8 @@ class AdmittedTransport final : public control::ControlTransport {
   std::vector<control::ServerEvent> take(Duration timeout) override;
   void interrupt() override;
   Status send(control::ConnectionId connection, const coordination::ToAgent& message) override;
+  Status send_with_tail(control::ConnectionId connection, const coordination::ToAgent& message,
+                        std::shared_ptr<const std::string> tail) override;
   void close(control::ConnectionId connection) override;
 
   Counts counts() const;

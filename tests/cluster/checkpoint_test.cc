@@ -32,6 +32,27 @@ TEST_F(CheckpointTest, TrainingInPodsEndsInTheStateOfALocalRun) {
   EXPECT_TRUE(testing_support::same_hash(hash, trainyard_->state_hash_of_run(job)));
 }
 
+TEST_F(CheckpointTest, AnotherJobTrainsACompleteOneFurtherOnMoreRanks) {
+  constexpr int64_t kSteps = 60;
+  apply(saving_job(1, 1, kSteps));
+  ASSERT_TRUE(reaches(kJob, "Complete"));
+  Json job = saving_job(3, 1, 2 * kSteps);
+  job["metadata"]["name"] = "longer";
+  Json& engine = job["spec"]["engine"];
+  engine["parallelism"] = {{"zeroStage", 3}};
+  engine["startFrom"] = {{"checkpoint", "/first/g1-step-0000000060"}, {"what", "State"}};
+  job["spec"]["template"]["spec"]["containers"][0]["volumeMounts"].push_back(
+      {{"name", "data"}, {"mountPath", "/first"}, {"subPath", kJob}, {"readOnly", true}});
+  apply(job);
+  ASSERT_TRUE(reaches("longer", "Complete"));
+  EXPECT_EQ(job_status("longer")["progress"]["step"], 2 * kSteps);
+  EXPECT_EQ(job_status("longer")["membership"]["layout"], "shard 3, ZeRO-3");
+  const std::string hash = trainyard_->state_hash(claim_ / "longer");
+  engine.erase("startFrom");
+  engine["data"]["tokens"] = Json::array({claim_ / "data" / "train"});
+  EXPECT_TRUE(testing_support::same_hash(hash, trainyard_->state_hash_of_run(job)));
+}
+
 TEST_F(CheckpointTest, AKilledRankCostsTheStepsSinceTheCheckpointAndNothingElse) {
   const Json job = saving_job(2);
   ASSERT_TRUE(trains(job));

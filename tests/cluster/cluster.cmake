@@ -1,6 +1,6 @@
 # The tier `cluster`: Kubernetes with real kubelets (tools/kind), one cluster for all tests of a run, which
-# ctest's fixture starts before the first and ends after the last. The tests run alone: on a machine that
-# others keep busy a node that is well misses its heartbeats.
+# ctest's fixture starts before the first and ends after the last. Only what computes runs beside the tests, at a lower
+# priority (tools/run_ctest): on a machine that others keep busy a node that is well misses its heartbeats.
 if(TRAINYARD_SANITIZE)
   return() # the operator runs from an image there, as users have it
 endif()
@@ -39,7 +39,11 @@ if(TARGET trainyard-operator)
     if(name IN_LIST long_ones)
       set(length LONG)
     endif()
-    trainyard_cluster_test(cluster_${name}_test ${length} TIMEOUT 900
+    set(timeout 900)
+    if(name STREQUAL node_loss)
+      set(timeout 2400)
+    endif()
+    trainyard_cluster_test(cluster_${name}_test ${length} TIMEOUT ${timeout}
       SOURCES ${CMAKE_CURRENT_LIST_DIR}/${name}_test.cc
       DEPS cluster_test_support)
     add_dependencies(cluster_${name}_test trainyard trainyard-agent trainyard-operator trainyard-worker trainyard-test-intruder)

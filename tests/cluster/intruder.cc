@@ -114,7 +114,6 @@ class Stream {
     hello.set_job_uid(identity_.job_uid);
     hello.set_agent_version("intruder");
     hello.set_host_id("here");
-    hello.set_devices(1);
     hello.set_ranks_started(true);
     hello.set_table_delivered(true);
     said_hello_ = say(std::move(message));

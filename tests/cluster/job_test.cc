@@ -124,6 +124,69 @@ TEST_F(JobTest, TheExampleOfThreeAxesTrainsAsItIsWritten) {
   must({"delete", "tj", "hybrid-3d"});
 }
 
+TEST_F(JobTest, TheExampleOfMegatronsRecipeTrainsAsItIsWritten) {
+  train_example("megatron");
+  EXPECT_EQ(job_status("megatron")["membership"]["layout"],
+            "pp 2 x shard 2 x tp 2 (sequence parallel), ZeRO-1");
+  must({"delete", "tj", "megatron"});
+}
+
+TEST_F(JobTest, TheExampleOfLongSequencesTrainsAsItIsWritten) {
+  train_example("long-context");
+  EXPECT_EQ(job_status("long-context")["membership"]["layout"], "shard 2 x cp 2, ZeRO-1");
+  must({"delete", "tj", "long-context"});
+}
+
+/// Nodes with GPUs as a device plugin tells of them; nothing opens any.
+TEST_F(JobTest, PodsGetTheGpusOfTheirRanks) {
+  const auto tell = [&](const Json& gpus) {
+    const Json nodes = get({"nodes"});
+    for (const Json& node : nodes["items"]) {
+      must({"patch", "node", node["metadata"]["name"], "--subresource=status", "--type=merge", "-p",
+            Json{{"status",
+                  {{"capacity", {{"nvidia.com/gpu", gpus}}},
+                   {"allocatable", {{"nvidia.com/gpu", gpus}}}}}}
+                .dump()});
+    }
+  };
+  tell("2");
+  Json job = trainer_job("gpus", 2, {});
+  Json& trainer = job["spec"]["template"]["spec"]["containers"][0];
+  job["spec"]["agent"] = "Auto";
+  job["spec"]["numProcPerNode"] = "auto";
+  trainer["command"] = {"/bin/busybox", "sleep", "3600"};
+  trainer["resources"]["limits"] = {{"nvidia.com/gpu", 2}};
+  spread(job, Apart::kAlways);
+  apply(job);
+  ASSERT_TRUE(runs("gpus", 2, 0)) << operator_log();
+  EXPECT_EQ(job_status("gpus")["membership"]["worldSize"], 4);
+
+  // No GPU is left for the ranks of an engine, which asks for them by itself.
+  Json engine = trainer_job("more", 1, {});
+  engine["spec"].erase("template");
+  engine["spec"].erase("agent");
+  engine["spec"]["numProcPerNode"] = 2;
+  engine["spec"]["engine"] = {{"device", "Cuda"},
+                              {"model", {{"preset", "gpt2-124m"}}},
+                              {"data", {{"tokens", Json::array({"/data/a"})}}},
+                              {"batch", {{"globalSequences", 16}}},
+                              {"steps", 1}};
+  apply(engine);
+  EXPECT_TRUE(wait_until([&] {
+    const std::string said = job_status("more").dump();
+    return said.find("Insufficient nvidia.com/gpu") != std::string::npos;
+  })) << job_status("more").dump(2);
+  const Json pods = get({"pods", "-l", "trainyard.dev/job-name=more"});
+  ASSERT_EQ(pods["items"].size(), 1U);
+  EXPECT_EQ(pods["items"][0]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"],
+            "2");
+  must({"delete", "tj", "gpus"});
+  // Then there are GPUs; its tokens are nowhere.
+  EXPECT_TRUE(reaches("more", "Failed"));
+  must({"delete", "tj", "more"});
+  tell(nullptr);
+}
+
 TEST_F(JobTest, AContainerThatTakesMoreMemoryThanItMayIsTheProgramsOwnFailure) {
   Json job = trainer_job("train", 1, {"eat", "512"});
   // With less, what starts the container may be the one that is killed, which is not the program's

@@ -69,9 +69,10 @@ Gpt2Step::Parameter Gpt2Step::parameter(int64_t count, float deviation, float me
           "weights");
   }
   check(cast(p.master, DType::kFloat32, p.bf16, DType::kBFloat16, count, stream_), "weights");
-  AdamWTensor t{.count = count, .weight_decay = is_matrix ? 0.1F : 0.0F};
-  t.gradient = p.gradient;
-  t.exact = p.exact;
+  AdamW t{.count = count, .beta1 = kBeta1, .beta2 = kBeta2};
+  t.weight_decay = is_matrix ? 0.1F : 0.0F;
+  t.gradient = {.sums = p.exact, .scale = gradient_scale(), .rounded = p.gradient};
+  t.scalars = scalars_;
   t.parameter = p.master;
   t.m = allocate<float>(count);
   t.v = allocate<float>(count);
@@ -152,6 +153,7 @@ Gpt2Step::Gpt2Step(const Gpt2Shape& shape, bool canonical, Gemm& gemm, Attention
   vectors_ = s_.layers * 13 * c + 2 * c;
   gradients_ = canonical_ ? static_cast<void*>(allocate<int64_t>(parameters()))
                           : static_cast<void*>(allocate<float>(parameters()));
+  scalars_ = allocate<OptimizerScalars>(1);
   if (canonical_) partial_ = allocate<float>(std::max(s_.vocab * c, 4 * c * c));
   wte_ = matrix(s_.vocab, c, 0.02F);
   wpe_ = matrix(s_.sequence, c, 0.01F);
@@ -180,12 +182,6 @@ Gpt2Step::Gpt2Step(const Gpt2Shape& shape, bool canonical, Gemm& gemm, Attention
                        allocate<int32_t>(rows_), stream_, windows_),
         "windows");
   make_data();
-  blocks_ = adamw_blocks(tensors_.data(), static_cast<int64_t>(tensors_.size()));
-  table_ = allocate<AdamWTensor>(static_cast<int64_t>(tensors_.size()));
-  scalars_ = allocate<OptimizerScalars>(1);
-  check(cudaMemcpyAsync(table_, tensors_.data(), tensors_.size() * sizeof(AdamWTensor),
-                        cudaMemcpyHostToDevice, stream_),
-        "tensors");
   check(cudaStreamSynchronize(stream_), "set-up");
 }
 
@@ -221,10 +217,14 @@ void Gpt2Step::weight_gradient(const std::string& name, const uint16_t* x, const
   problem.accumulate = adds && !canonical_;
   product(name, dy, x, canonical_ ? partial_ : w.gradient, problem);
   if (!canonical_) return;
-  operation("add_exact", [&] {
-    return add_exact(partial_, w.exact, w.count,
-                     {kQuantumLog2, s_.micro_batches * (rows_ + s_.classifier_chunks), overflow_},
-                     stream_);
+  // Rows of the token embedding come on top.
+  const bool is_table = w.exact == wte_.exact;
+  const bool is_whole = is_last_ && !is_table;
+  operation(is_table ? "logits add_exact" : "add_exact", [&] {
+    return add_exact(
+        partial_, w.exact, w.count,
+        {kQuantumLog2, s_.micro_batches * (rows_ + s_.classifier_chunks), overflow_}, stream_,
+        !adds, is_whole ? SquaresOfSums{gradient_scale(), limbs_, overflow_} : SquaresOfSums());
   });
 }
 void Gpt2Step::backward_product(const std::string& name, const uint16_t* x, const uint16_t* dy,
@@ -236,15 +236,14 @@ void Gpt2Step::backward_product(const std::string& name, const uint16_t* x, cons
 void Gpt2Step::normalise(const uint16_t* x, const Parameter* bias, const uint16_t* residual,
                          const Parameter& gamma, const Parameter& beta, uint16_t* sum, uint16_t* y,
                          float* mean, float* rstd) {
-  LayerNormForward p{.rows = rows_, .width = s_.width, .x = x, .residual = residual};
-  p.bias = bias != nullptr ? bias->master : nullptr;
+  LayerNormForward p{.rows = rows_, .width = s_.width, .x = {x, DType::kBFloat16}};
   p.gamma = gamma.master;
   p.beta = beta.master;
-  p.sum = sum;
-  p.y = y;
+  p.y = {y, DType::kBFloat16};
   p.mean = mean;
   p.rstd = rstd;
-  operation("norm forward", [&] { return layer_norm_forward(p, stream_); });
+  const NormAddends add{residual, bias != nullptr ? bias->master : nullptr, sum};
+  operation("norm forward", [&] { return layer_norm_forward(p, add, stream_); });
 }
 /// dx_ = the norm's gradient, plus dx_ where `has_residual`.
 void Gpt2Step::normalise_backward(const uint16_t* dy, const uint16_t* x, bool has_residual,
@@ -268,20 +267,21 @@ void Gpt2Step::normalise_backward(const uint16_t* dy, const uint16_t* x, bool ha
 void Gpt2Step::forward_layer(const Layer& l) {
   const int64_t c = s_.width;
   forward_product("qkv", l.y1, l.w_qkv, l.qkv, c, 3 * c, &l.b_qkv);
-  AttentionForward a{.rows = windows_, .heads = s_.heads};
+  AttentionForward a{.heads = s_.heads};
   a.kv_heads = s_.heads;
   a.head_dim = c / s_.heads;
-  a.qkv = l.qkv;
-  a.out = l.attention;
+  a.qkv = {l.qkv, DType::kBFloat16};
+  a.out = {l.attention, DType::kBFloat16};
   a.lse = l.lse;
   operation("attention forward",
-            [&] { return attention_.forward(a, attention_scratch_, stream_); });
+            [&] { return attention_.forward(a, windows_, attention_scratch_, stream_); });
   forward_product("attproj", l.attention, l.w_out, projected_, c, c);
   normalise(projected_, &l.b_out, l.residual1, l.gamma2, l.beta2, l.residual2, l.y2, l.mean2,
             l.rstd2);
   forward_product("fc", l.y2, l.w_up, l.up, c, 4 * c);
-  const GeluForward g{.rows = rows_, .width = 4 * c, .x = l.up, .bias = l.b_up.master, .y = l.gelu};
-  operation("gelu forward", [&] { return gelu_forward(g, stream_); });
+  const GeluForward g{
+      .count = rows_ * 4 * c, .x = {l.up, DType::kBFloat16}, .y = {l.gelu, DType::kBFloat16}};
+  operation("gelu forward", [&] { return gelu_forward(g, 4 * c, l.b_up.master, stream_); });
   forward_product("fcproj", l.gelu, l.w_down, projected_, 4 * c, c);
 }
 
@@ -298,16 +298,16 @@ void Gpt2Step::backward_layer(const Layer& l, const Parameter* bias_before) {
   backward_product("fc", l.y2, wide_, l.w_up, dy_, c, 4 * c);
   normalise_backward(dy_, l.residual2, true, l.gamma2, l.beta2, l.mean2, l.rstd2, &l.b_out);
   backward_product("attproj", l.attention, dx_, l.w_out, dy_, c, c);
-  AttentionBackward a{.rows = windows_, .heads = s_.heads};
+  AttentionBackward a{.heads = s_.heads};
   a.kv_heads = s_.heads;
   a.head_dim = c / s_.heads;
-  a.qkv = l.qkv;
-  a.out = l.attention;
-  a.d_out = dy_;
+  a.qkv = {l.qkv, DType::kBFloat16};
+  a.out = {l.attention, DType::kBFloat16};
+  a.d_out = {dy_, DType::kBFloat16};
   a.lse = l.lse;
-  a.d_qkv = wide_;
+  a.d_qkv = {wide_, DType::kBFloat16};
   operation("attention backward",
-            [&] { return attention_.backward(a, attention_scratch_, stream_); });
+            [&] { return attention_.backward(a, windows_, attention_scratch_, stream_); });
   BiasBackward b{.rows = rows_, .width = 3 * c, .dy = wide_};
   b.d_bias = l.b_qkv.sums();
   b.rounding = {kQuantumLog2, s_.micro_batches, overflow_};
@@ -325,7 +325,9 @@ void Gpt2Step::classifier() {
     const uint16_t* const y = y_ + chunk * rows * c;
     product("logits", y, wte_.bf16, logits_,
             {.m = rows, .n = s_.vocab, .k = c, .transpose_b = true});
-    CrossEntropy p{.rows = rows, .vocab = s_.vocab, .padded_vocab = s_.vocab, .logits = logits_};
+    CrossEntropy p{.rows = rows, .vocab = s_.vocab, .padded_vocab = s_.vocab};
+    p.d_logits = {logits_, DType::kBFloat16};
+    p.logits = p.d_logits;
     p.targets = batch_targets_ + chunk * rows;
     p.loss_sum = loss_sum_;
     operation("cross-entropy", [&] { return cross_entropy(p, stream_); });
@@ -338,12 +340,11 @@ void Gpt2Step::classifier() {
 void Gpt2Step::micro_batch(int64_t index) {
   batch_tokens_ = tokens_ + index * rows_;
   batch_targets_ = targets_ + index * rows_;
-  EmbeddingForward e{.rows = windows_, .width = s_.width};
-  e.tokens = batch_tokens_;
-  e.wte = wte_.bf16;
-  e.wpe = wpe_.bf16;
-  e.y = embedded_;
-  operation("embedding forward", [&] { return embedding_forward(e, stream_); });
+  EmbeddingForward e{.width = s_.width, .tokens = batch_tokens_};
+  e.wte = {wte_.bf16, DType::kBFloat16};
+  e.wpe = {wpe_.bf16, DType::kBFloat16};
+  e.y = {embedded_, DType::kBFloat16};
+  operation("embedding forward", [&] { return embedding_forward(e, windows_, stream_); });
   for (size_t i = 0; i < layers_.size(); ++i) {
     const Layer& l = layers_[i];
     if (i == 0) {
@@ -374,30 +375,63 @@ void Gpt2Step::micro_batch(int64_t index) {
 }
 
 void Gpt2Step::passes(bool reversed) {
+  const size_t size = canonical_ ? sizeof(int64_t) : sizeof(float);
   operation("memset", [&] {
-    // Products overwrite in Fast; what else adds to matrices is the embedding of positions.
-    if (canonical_) {
-      check(cudaMemsetAsync(gradients_, 0, static_cast<size_t>(parameters()) * 8, stream_), "");
-    } else {
-      check(cudaMemsetAsync(wpe_.gradient, 0, static_cast<size_t>(wpe_.count) * 4, stream_), "");
-      check(cudaMemsetAsync(static_cast<float*>(gradients_) + matrices_, 0,
-                            static_cast<size_t>(vectors_) * 4, stream_),
-            "");
-    }
+    // Products overwrite; what else adds to matrices is the embedding of positions.
+    check(cudaMemsetAsync(canonical_ ? static_cast<void*>(wpe_.exact) : wpe_.gradient, 0,
+                          static_cast<size_t>(wpe_.count) * size, stream_),
+          "");
+    check(
+        cudaMemsetAsync(static_cast<std::byte*>(gradients_) + static_cast<size_t>(matrices_) * size,
+                        0, static_cast<size_t>(vectors_) * size, stream_),
+        "");
     check(cudaMemsetAsync(limbs_, 0, kSquareLimbs * sizeof(int64_t), stream_), "");
     check(cudaMemsetAsync(overflow_, 0, sizeof *overflow_, stream_), "");
     return cudaMemsetAsync(loss_sum_, 0, sizeof(int64_t), stream_);
   });
   for (int64_t i = 0; i < s_.micro_batches; ++i) {
     is_first_ = i == 0;
+    is_last_ = i + 1 == s_.micro_batches;
     micro_batch(reversed ? s_.micro_batches - 1 - i : i);
   }
-  SquaresStep p{.count = parameters(), .limbs = limbs_, .overflow = overflow_};
-  p.gradient = canonical_ ? nullptr : static_cast<float*>(gradients_);
-  p.exact = canonical_ ? static_cast<int64_t*>(gradients_) : nullptr;
-  p.exact_scale = std::ldexp(1.0, -kQuantumLog2) / static_cast<double>(tokens_per_step());
-  p.gradient_scale = 1.0F / static_cast<float>(tokens_per_step());
-  operation("sum of squares", [&] { return sum_of_squares(p, stream_); });
+  operation("sum of squares", [&] {
+    if (!canonical_) return square(0, parameters());
+    // Of what the products have not squared: the embeddings, which come first, and all vectors.
+    check(square(0, wte_.count + wpe_.count), "sum of squares");
+    return square(matrices_, vectors_);
+  });
+}
+
+double Gpt2Step::gradient_scale() const {
+  return std::ldexp(1.0, -kQuantumLog2) / static_cast<double>(tokens_per_step());
+}
+
+cudaError_t Gpt2Step::square(int64_t first, int64_t count) {
+  SumOfSquares p{.count = count, .limbs = limbs_, .overflow = overflow_};
+  if (canonical_) {
+    p.gradient = {.sums = static_cast<int64_t*>(gradients_) + first, .scale = gradient_scale()};
+  } else {
+    p.gradient.rounded = static_cast<float*>(gradients_) + first;
+  }
+  p.rounded_scale = 1.0F / static_cast<float>(tokens_per_step());
+  return sum_of_squares(p, stream_);
+}
+
+std::pair<Gpt2Step::SquareLimbs, Gpt2Step::SquareLimbs> Gpt2Step::squares() {
+  const auto read = [this] {
+    SquareLimbs limbs = {};
+    check(cudaMemcpyAsync(limbs.data(), limbs_, sizeof limbs, cudaMemcpyDeviceToHost, stream_), "");
+    check(cudaStreamSynchronize(stream_), "squares");
+    for (size_t k = 0; k + 1 < limbs.size(); ++k) {
+      limbs[k + 1] += limbs[k] >> kSquareLimbBits;
+      limbs[k] &= (int64_t{1} << kSquareLimbBits) - 1;
+    }
+    return limbs;
+  };
+  const SquareLimbs found = read();
+  check(cudaMemsetAsync(limbs_, 0, kSquareLimbs * sizeof(int64_t), stream_), "squares");
+  check(square(0, parameters()), "squares");
+  return {found, read()};
 }
 
 void Gpt2Step::update() {
@@ -427,15 +461,7 @@ void Gpt2Step::update() {
   scalars.bias_correction2 = static_cast<float>(1 / (1 - std::pow(0.95, steps)));
   check(cudaMemcpyAsync(scalars_, &scalars, sizeof scalars, cudaMemcpyHostToDevice, stream_),
         "scalars");
-  AdamWStep p;
-  p.tensors = table_;
-  p.tensors_count = static_cast<int64_t>(tensors_.size());
-  p.blocks = blocks_;
-  p.beta1 = kBeta1;
-  p.beta2 = kBeta2;
-  p.exact_scale = std::ldexp(1.0, -kQuantumLog2) / tokens;
-  p.scalars = scalars_;
-  operation("adamw", [&] { return adamw(p, stream_); });
+  operation("adamw", [&] { return adamw(tensors_, stream_); });
 }
 
 double Gpt2Step::loss() {

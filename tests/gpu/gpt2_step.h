@@ -1,9 +1,11 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <cstdio>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/attention.h"
@@ -24,6 +26,7 @@ struct Gpt2Shape {
 /// law. Weights are [out, in], as the engine has them.
 class Gpt2Step {
  public:
+  using SquareLimbs = std::array<int64_t, kSquareLimbs>;
   /// Canonical: gradients are summed in int64, a partial product per micro-batch; otherwise in
   /// fp32, the first product overwriting. Allocates everything. Exits the program where CUDA fails,
   /// as all members do.
@@ -44,6 +47,9 @@ class Gpt2Step {
   double gradient_norm() const { return gradient_norm_; }
   /// Of all bits of the gradient; waits.
   uint64_t gradient_hash();
+  /// Of the last passes: limbs of the squares, carried, as the passes added them up, and as
+  /// `sum_of_squares` adds up the whole gradient; waits.
+  std::pair<SquareLimbs, SquareLimbs> squares();
   int64_t parameters() const { return matrices_ + vectors_; }
   int64_t tokens_per_step() const { return rows_ * s_.micro_batches; }
 
@@ -64,7 +70,9 @@ class Gpt2Step {
     int64_t* exact = nullptr;   ///< of Canonical
     uint16_t* bf16 = nullptr;
 
-    GradientSum sums() const { return {gradient, exact}; }
+    GradientSum sums() const {
+      return gradient != nullptr ? GradientSum(gradient) : GradientSum(exact);
+    }
   };
   struct Layer {
     Parameter gamma1, beta1, w_qkv, b_qkv, w_out, b_out, gamma2, beta2, w_up, b_up, w_down, b_down;
@@ -108,6 +116,8 @@ class Gpt2Step {
   void backward_layer(const Layer& l, const Parameter* bias_before);
   void classifier();
   void micro_batch(int64_t index);
+  double gradient_scale() const;  ///< of exact sums
+  cudaError_t square(int64_t first, int64_t count);
 
   Gpt2Shape s_;
   bool canonical_;
@@ -118,11 +128,12 @@ class Gpt2Step {
   cudaStream_t stream_;
   bool profiles_ = false;
   bool is_first_ = false;  ///< micro-batch of the step: products overwrite
+  bool is_last_ = false;   ///< micro-batch of the step: exact sums are squared as they are added
   std::vector<Span> spans_;
   std::vector<void*> memory_;
   std::vector<float> normal_;  ///< numbers that all weights are made of
   std::vector<Parameter> all_;
-  std::vector<AdamWTensor> tensors_;
+  std::vector<AdamW> tensors_;
   std::vector<Layer> layers_;
   Parameter wte_, wpe_, gamma_, beta_;
   uint16_t *embedded_ = nullptr, *projected_ = nullptr, *last_ = nullptr, *y_ = nullptr;
@@ -135,10 +146,9 @@ class Gpt2Step {
   uint32_t* overflow_ = nullptr;
   void *workspace_ = nullptr, *attention_scratch_ = nullptr;
   void* gradients_ = nullptr;  ///< of matrices, then of vectors, 4 or 8 bytes each
-  AdamWTensor* table_ = nullptr;
   OptimizerScalars* scalars_ = nullptr;
   OptimizerScalars next_scalars_{};  ///< on the host, until they are copied
-  int64_t matrices_ = 0, vectors_ = 0, matrices_made_ = 0, vectors_made_ = 0, blocks_ = 0;
+  int64_t matrices_ = 0, vectors_ = 0, matrices_made_ = 0, vectors_made_ = 0;
   int64_t steps_ = 0;
   double gradient_norm_ = 0;
   uint64_t state_ = 1;

@@ -11,3 +11,23 @@ foreach(program ${emulated})
   set_target_properties(${program} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/gpu)
 endforeach()
 add_dependencies(gpu_check_programs ${emulated} kernels_cuda_emulated_test)
+
+# The engine itself, whose libraries the bundle brings with it.
+set(engine_libraries worker_comm worker_engine worker_job worker_matrix)
+trainyard_gpu_program(gpu_engine SOURCES ${gpu}/engine_run.cc DEPS worker_device_cuda ${engine_libraries})
+add_executable(gpu_engine_emulated ${gpu}/engine_run.cc ${gpu}/../support/fake_cublaslt.cc)
+target_link_libraries(gpu_engine_emulated PRIVATE worker_device_cuda_emulated ${engine_libraries})
+set_target_properties(gpu_engine_emulated PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/gpu)
+add_dependencies(gpu_check_programs gpu_engine_emulated)
+
+# The worker's train loop with ranks as threads, and the worker over the emulation.
+set(rank_libraries worker_comm worker_comm_nccl worker_data worker_matrix worker_rank)
+trainyard_gpu_program(gpu_train SOURCES ${gpu}/train_run.cc DEPS worker_device_cuda ${rank_libraries})
+add_executable(gpu_train_emulated ${gpu}/train_run.cc ${gpu}/../support/fake_cublaslt.cc
+               ${gpu}/../support/fake_nccl.cc ${gpu}/../support/fake_nccl_operations.cc)
+add_executable(gpu_worker_emulated ${gpu}/emulated_worker.cc ${gpu}/../support/fake_cublaslt.cc)
+foreach(program gpu_train_emulated gpu_worker_emulated)
+  target_link_libraries(${program} PRIVATE worker_device_cuda_emulated ${rank_libraries})
+  set_target_properties(${program} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/gpu)
+  add_dependencies(gpu_check_programs ${program})
+endforeach()

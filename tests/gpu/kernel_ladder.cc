@@ -125,18 +125,22 @@ class Ladder {
   }
 
  private:
+  static Elements bf16(uint16_t* elements) { return {elements, DType::kBFloat16}; }
+
   void norms(uint16_t* a, uint16_t* b, uint16_t* d, float* row, float* statistics, float* sums,
              float* scratch) {
     const auto c = static_cast<double>(s_.tokens * s_.width);
-    LayerNormForward f{.rows = s_.tokens, .width = s_.width, .x = a, .residual = b};
-    f.bias = f.gamma = f.beta = row;
-    f.sum = b;
-    f.y = d;
+    LayerNormForward f{.rows = s_.tokens, .width = s_.width, .x = bf16(a)};
+    const NormAddends add{b, row, b};
+    f.gamma = f.beta = row;
+    f.y = bf16(d);
     f.mean = statistics;
     f.rstd = statistics + s_.tokens;
     measure("layer_norm_forward", 2 * 4 * c, 0,
-            [=](cudaStream_t st) { return layer_norm_forward(f, st); });
-    LayerNormBackward g{.rows = s_.tokens, .width = s_.width, .dy = a, .x = d, .d_residual = b};
+            [=](cudaStream_t st) { return layer_norm_forward(f, add, st); });
+    LayerNormBackward g{.rows = s_.tokens, .width = s_.width, .dy = a};
+    g.x = d;
+    g.d_residual = b;
     g.gamma = row;
     g.mean = f.mean;
     g.rstd = f.rstd;
@@ -148,25 +152,26 @@ class Ladder {
     measure("layer_norm_backward", 2 * 4 * c, 0,
             [=](cudaStream_t st) { return layer_norm_backward(g, st); });
     LayerNormBackward exact = g;
-    exact.d_gamma = {.exact = fresh<int64_t>(s_.width)};
-    exact.d_beta = {.exact = fresh<int64_t>(s_.width)};
-    exact.d_bias = {.exact = fresh<int64_t>(s_.width)};
+    exact.d_gamma = fresh<int64_t>(s_.width);
+    exact.d_beta = fresh<int64_t>(s_.width);
+    exact.d_bias = fresh<int64_t>(s_.width);
     exact.rounding = {.quantum_log2 = 20, .partials = 64};
     measure("layer_norm_backward_exact", 2 * 4 * c, 0,
             [=](cudaStream_t st) { return layer_norm_backward(exact, st); });
-    f.beta = nullptr;
+    f.centred = g.centred = false;
     measure("rms_norm_forward", 2 * 4 * c, 0,
-            [=](cudaStream_t st) { return rms_norm_forward(f, st); });
+            [=](cudaStream_t st) { return layer_norm_forward(f, add, st); });
     g.d_beta = {};
     measure("rms_norm_backward", 2 * 4 * c, 0,
-            [=](cudaStream_t st) { return rms_norm_backward(g, st); });
+            [=](cudaStream_t st) { return layer_norm_backward(g, st); });
   }
 
   void pointwise(uint16_t* a, uint16_t* b, uint16_t* d, float* row, float* sums, float* scratch) {
     const int64_t wide = 4 * s_.width;
     const auto c = static_cast<double>(s_.tokens * wide);
-    GeluForward f{.rows = s_.tokens, .width = wide, .x = a, .bias = row, .y = b};
-    measure("gelu_forward", 2 * 2 * c, 0, [=](cudaStream_t st) { return gelu_forward(f, st); });
+    const GeluForward f{.count = s_.tokens * wide, .x = bf16(a), .y = bf16(b)};
+    measure("gelu_forward", 2 * 2 * c, 0,
+            [=](cudaStream_t st) { return gelu_forward(f, wide, row, st); });
     GeluBackward g{.rows = s_.tokens, .width = wide, .dy = b, .x = a, .bias = row, .dx = d};
     g.d_bias.sum = sums;
     g.scratch = scratch;
@@ -176,18 +181,20 @@ class Ladder {
     q.scratch = scratch;
     measure("bias_backward", 2 * 3 * c / 4, 0,
             [=](cudaStream_t st) { return bias_backward(q, st); });
-    DropoutForward o{.rows = windows(s_.tokens / s_.sequence), .width = s_.width};
-    o.dropout.rate = 0.1F;
-    o.x = a;
-    o.residual = d;
-    o.y = b;
-    measure("dropout_add", 2 * 3 * c / 4, 0, [=](cudaStream_t st) { return dropout_add(o, st); });
-    SwigluForward s{.rows = s_.tokens, .width = wide / 2, .x = a, .y = b};
+    const DeviceRows rows = windows(s_.tokens / s_.sequence);
+    DropoutAdd o{.width = s_.width, .dropout = {.rate = 0.1F}};
+    o.x = bf16(a);
+    o.residual = bf16(d);
+    o.y = bf16(b);
+    measure("dropout_add", 2 * 3 * c / 4, 0,
+            [=](cudaStream_t st) { return dropout_add(o, rows, st); });
+    const GatedForward s{.rows = s_.tokens, .width = wide / 2, .x = bf16(a), .y = bf16(b)};
     measure("swiglu_forward", 2 * 1.5 * c, 0,
-            [=](cudaStream_t st) { return swiglu_forward(s, st); });
-    SwigluBackward t{.rows = s_.tokens, .width = wide / 2, .dy = b, .x = a, .dx = d};
+            [=](cudaStream_t st) { return gated_forward(s, st); });
+    GatedBackward t{.rows = s_.tokens, .width = wide / 2, .dy = bf16(b), .x = bf16(a)};
+    t.dx = bf16(d);
     measure("swiglu_backward", 2 * 2.5 * c, 0,
-            [=](cudaStream_t st) { return swiglu_backward(t, st); });
+            [=](cudaStream_t st) { return gated_backward(t, st); });
     embedding(a, b);
   }
 
@@ -195,13 +202,13 @@ class Ladder {
     const auto c = static_cast<double>(s_.tokens * s_.width);
     auto* const tokens = fresh<int32_t>(s_.tokens);
     auto* const wte = fresh<uint16_t>(s_.vocab * s_.width);
-    EmbeddingForward e{.rows = windows(s_.tokens / s_.sequence), .width = s_.width};
-    e.tokens = tokens;
-    e.wte = wte;
-    e.y = b;
+    const DeviceRows rows = windows(s_.tokens / s_.sequence);
+    EmbeddingForward e{.width = s_.width, .tokens = tokens};
+    e.wte = bf16(wte);
+    e.y = bf16(b);
     measure("embedding_forward", 2 * 2 * c, 0,
-            [=](cudaStream_t st) { return embedding_forward(e, st); });
-    EmbeddingBackward x{.rows = e.rows, .width = s_.width, .vocab = s_.vocab};
+            [=](cudaStream_t st) { return embedding_forward(e, rows, st); });
+    EmbeddingBackward x{.rows = rows, .width = s_.width, .vocab = s_.vocab};
     x.tokens = tokens;
     x.dy = a;
     x.d_wte.sum = fresh<float>(s_.vocab * s_.width);
@@ -231,27 +238,27 @@ class Ladder {
     const double flops = 2.0 * 2.0 * static_cast<double>(s_.tokens * s_.sequence * s_.width) / 2;
     rope_of_heads(qkv, head_dim);
     attention_fp32(head_dim, flops / static_cast<double>(samples));
-    AttentionForward f{.rows = windows(samples), .heads = s_.heads};
+    const DeviceRows rows = windows(samples);
+    AttentionForward f{.heads = s_.heads};
     f.kv_heads = s_.kv_heads > 0 ? s_.kv_heads : s_.heads;
     f.head_dim = head_dim;
-    f.qkv = qkv;
-    f.out = out;
+    f.qkv = bf16(qkv);
+    f.out = bf16(out);
     f.lse = fresh<float>(s_.tokens * s_.heads);
     measure("attention_forward", 0, flops,
-            [=](cudaStream_t st) { return attention_forward(f, st); });
-    AttentionBackward b{.rows = f.rows, .heads = s_.heads};
+            [=](cudaStream_t st) { return attention_forward(f, rows, st); });
+    AttentionBackward b{.heads = s_.heads};
     b.kv_heads = f.kv_heads;
     b.head_dim = head_dim;
-    b.qkv = qkv;
-    b.out = out;
-    b.d_out = out;
+    b.qkv = bf16(qkv);
+    b.out = b.d_out = bf16(out);
     b.lse = f.lse;
-    b.d_qkv = d_qkv;
-    b.scratch = fresh<float>(s_.tokens * s_.heads);
+    b.d_qkv = bf16(d_qkv);
+    auto* const scratch = fresh<float>(s_.tokens * s_.heads);
     measure("attention_backward", 0, 2.5 * flops,
-            [=](cudaStream_t st) { return attention_backward(b, st); });
+            [=](cudaStream_t st) { return attention_backward(b, rows, scratch, st); });
     for (const bool deterministic : {false, true})
-      attention_cudnn(f, b, flops, deterministic);
+      attention_cudnn(f, b, rows, flops, deterministic);
   }
 
   DeviceRows windows(int64_t count) {
@@ -264,47 +271,45 @@ class Ladder {
   }
 
   void rope_of_heads(uint16_t* qkv, int64_t head_dim) {
-    Rope r{.rows = windows(s_.tokens / s_.sequence), .heads = 2 * s_.heads};  // of queries and keys
-    r.head_dim = head_dim;
-    r.stride = 3 * s_.width;
-    r.qkv = qkv;
-    r.table = fresh<float>(s_.sequence * head_dim);
+    const DeviceRows rows = windows(s_.tokens / s_.sequence);
+    Rope r{.heads = s_.heads, .kv_heads = s_.heads, .head_dim = head_dim};
+    r.x = r.y = bf16(qkv);
+    const float* const table = fresh<float>(s_.sequence * head_dim);
     measure("rope", 2 * 2 * 2 * static_cast<double>(s_.tokens * s_.width), 0,
-            [=](cudaStream_t st) { return rope(r, st); });
+            [=](cudaStream_t st) { return rope(r, rows, table, st); });
   }
 
   /// One sample, because it is slow.
   void attention_fp32(int64_t head_dim, double flops) {
-    AttentionForward f{.rows = windows(1), .heads = s_.heads};
+    const DeviceRows rows = windows(1);
+    AttentionForward f{.heads = s_.heads};
     f.kv_heads = s_.heads;
     f.head_dim = head_dim;
-    f.type = DType::kFloat32;
     f.qkv = fresh<float>(s_.sequence * 3 * s_.width);
     f.out = fresh<float>(s_.sequence * s_.width);
     f.lse = fresh<float>(s_.sequence * s_.heads);
     measure("attention_fp32_forward", 0, flops,
-            [=](cudaStream_t st) { return attention_forward(f, st); });
-    AttentionBackward b{.rows = f.rows, .heads = s_.heads};
+            [=](cudaStream_t st) { return attention_forward(f, rows, st); });
+    AttentionBackward b{.heads = s_.heads};
     b.kv_heads = s_.heads;
     b.head_dim = head_dim;
-    b.type = DType::kFloat32;
     b.qkv = f.qkv;
     b.out = b.d_out = f.out;
     b.lse = f.lse;
     b.d_qkv = fresh<float>(s_.sequence * 3 * s_.width);
-    b.scratch = fresh<float>(s_.sequence * s_.heads);
+    auto* const scratch = fresh<float>(s_.sequence * s_.heads);
     measure("attention_fp32_backward", 0, 2.5 * flops,
-            [=](cudaStream_t st) { return attention_backward(b, st); });
+            [=](cudaStream_t st) { return attention_backward(b, rows, scratch, st); });
   }
 
-  void attention_cudnn(const AttentionForward& f, const AttentionBackward& b, double flops,
-                       bool deterministic) {
+  void attention_cudnn(const AttentionForward& f, const AttentionBackward& b,
+                       const DeviceRows& rows, double flops, bool deterministic) {
     Attention attention([=] { return open_cudnn_attention({.deterministic = deterministic}); },
                         [](const std::string& line) {
                           std::fprintf(stderr, "gpu_kernel_ladder: %s\n", line.c_str());
                         });
-    const size_t bytes = attention.prepare({.sequences = f.rows.sequences_count,
-                                            .longest = f.rows.longest,
+    const size_t bytes = attention.prepare({.sequences = rows.sequences_count,
+                                            .longest = rows.longest,
                                             .heads = f.heads,
                                             .kv_heads = f.kv_heads,
                                             .head_dim = f.head_dim});
@@ -316,11 +321,11 @@ class Ladder {
     };
     if (!deterministic) {
       measure("attention_cudnn_forward", 0, flops,
-              [&](cudaStream_t st) { return by_library(attention.forward(f, scratch, st)); });
+              [&](cudaStream_t st) { return by_library(attention.forward(f, rows, scratch, st)); });
     }
     measure(deterministic ? "attention_cudnn_backward_deterministic" : "attention_cudnn_backward",
             0, 2.5 * flops,
-            [&](cudaStream_t st) { return by_library(attention.backward(b, scratch, st)); });
+            [&](cudaStream_t st) { return by_library(attention.backward(b, rows, scratch, st)); });
     std::printf("{\"scratch_bytes\": %zu, \"deterministic\": %s}\n", bytes,
                 deterministic ? "true" : "false");
     check(cudaFreeAsync(scratch, stream_), "attention_cudnn");
@@ -330,64 +335,56 @@ class Ladder {
     const int64_t rows = std::max<int64_t>(s_.tokens / 4, 1);  // a chunk of the batch
     const auto c = static_cast<double>(rows * s_.vocab);
     CrossEntropy p{.rows = rows, .vocab = s_.vocab, .padded_vocab = s_.vocab};
-    p.logits = fresh<uint16_t>(rows * s_.vocab);
+    p.logits = p.d_logits = bf16(fresh<uint16_t>(rows * s_.vocab));
     p.targets = fresh<int32_t>(rows);
-    p.losses = fresh<float>(rows);
     p.loss_sum = fresh<int64_t>(1);
     measure("cross_entropy", 2 * 2 * c, 0, [=](cudaStream_t st) { return cross_entropy(p, st); });
   }
 
   void optimizer() {
     const int64_t count = s_.vocab * s_.width;
-    AdamWTensor t{.count = count, .weight_decay = 0.1F};
-    t.gradient = fresh<float>(count);
+    AdamW t{.count = count, .weight_decay = 0.1F};
+    float* const gradient = fresh<float>(count);
+    t.gradient.rounded = gradient;
     t.parameter = fresh<float>(count);
     t.m = fresh<float>(count);
     t.v = fresh<float>(count);
     t.bf16_copy = fresh<uint16_t>(count);
-    AdamWStep p;
-    p.tensors_count = 1;
-    p.blocks = adamw_blocks(&t, 1);
-    auto* const table = fresh<uint8_t>(sizeof t);
     auto* const scalars = fresh<uint8_t>(sizeof(OptimizerScalars));
     const OptimizerScalars values{1, 1, 1e-4F, 1, 1, 0};
-    cudaMemcpyAsync(table, &t, sizeof t, cudaMemcpyHostToDevice, stream_);
-    cudaMemcpyAsync(scalars, &values, sizeof values, cudaMemcpyHostToDevice, stream_);
+    check(cudaMemcpyAsync(scalars, &values, sizeof values, cudaMemcpyHostToDevice, stream_),
+          "adamw");
     check(cudaStreamSynchronize(stream_), "adamw");
-    p.tensors = reinterpret_cast<const AdamWTensor*>(table);
-    p.scalars = reinterpret_cast<const OptimizerScalars*>(scalars);
+    t.scalars = reinterpret_cast<const OptimizerScalars*>(scalars);
     const auto c = static_cast<double>(count);
-    measure("adamw", 30 * c, 0, [=](cudaStream_t st) { return adamw(p, st); });
+    measure("adamw", 30 * c, 0, [=](cudaStream_t st) { return adamw({&t, 1}, st); });
     auto* const limbs = fresh<int64_t>(kSquareLimbs);
     auto* const overflow = fresh<uint32_t>(1);
     auto* const exact = fresh<int64_t>(count);
     measure("sum_of_squares", 4 * c, 0, [=](cudaStream_t st) {
-      return sum_of_squares({.count = count, .gradient = t.gradient, .limbs = limbs}, st);
+      return sum_of_squares({.count = count, .gradient = {.rounded = gradient}, .limbs = limbs},
+                            st);
     });
     measure("sum_of_squares_with_flag", 4 * c, 0, [=](cudaStream_t st) {
       return sum_of_squares(
-          {.count = count, .gradient = t.gradient, .limbs = limbs, .overflow = overflow}, st);
+          {.count = count, .gradient = {.rounded = gradient}, .limbs = limbs, .overflow = overflow},
+          st);
     });
     measure("sum_of_squares_exact", 8 * c, 0, [=](cudaStream_t st) {
-      SquaresStep q{.count = count, .exact = exact, .exact_scale = 0x1p-30, .limbs = limbs};
-      q.overflow = overflow;
-      return sum_of_squares(q, st);
+      return sum_of_squares({.count = count,
+                             .gradient = {.sums = exact, .scale = 0x1p-30},
+                             .limbs = limbs,
+                             .overflow = overflow},
+                            st);
     });
-    AdamWTensor u = t;
-    u.gradient = nullptr;
-    u.exact = exact;
-    auto* const exact_table = fresh<uint8_t>(sizeof u);
-    check(cudaMemcpyAsync(exact_table, &u, sizeof u, cudaMemcpyHostToDevice, stream_), "adamw");
-    check(cudaStreamSynchronize(stream_), "adamw");
-    AdamWStep of_exact = p;
-    of_exact.tensors = reinterpret_cast<const AdamWTensor*>(exact_table);
-    of_exact.exact_scale = 0x1p-60;
-    measure("adamw_exact", 34 * c, 0, [=](cudaStream_t st) { return adamw(of_exact, st); });
+    AdamW of_exact = t;
+    of_exact.gradient = {.sums = exact, .scale = 0x1p-60};
+    measure("adamw_exact", 34 * c, 0, [=](cudaStream_t st) { return adamw({&of_exact, 1}, st); });
     measure("cast", 6 * c, 0, [=](cudaStream_t st) {
-      return cast(t.gradient, DType::kFloat32, t.bf16_copy, DType::kBFloat16, count, st);
+      return cast(gradient, DType::kFloat32, t.bf16_copy, DType::kBFloat16, count, st);
     });
     measure("add_exact", 20 * c, 0, [=](cudaStream_t st) {
-      return add_exact(t.gradient, exact, count, {.quantum_log2 = 30, .partials = 64}, st);
+      return add_exact(gradient, exact, count, {.quantum_log2 = 30, .partials = 64}, st);
     });
   }
 

@@ -9,3 +9,27 @@ trainyard_emulated_test(kernels_cuda LIBRARY kernels_cuda KERNELS ${cuda_kernels
                         DEPS kernels_reference kernels_cpu)
 trainyard_gpu_program(kernels_cuda SOURCES ${cuda_tests} KERNELS ${cuda_kernels}
                       DEPS kernels_reference kernels_cpu GTest::gmock GTest::gtest_main)
+set(cuda_engine ${CMAKE_CURRENT_LIST_DIR}/cuda_engine)
+trainyard_emulated_test(cuda_engine LIBRARY worker_device_cuda
+                        SOURCES ${cuda_engine}/call_faults.cc ${cuda_engine}/call_faults_test.cc ${cuda_engine}/cuda_attention_test.cc
+                                ${cuda_engine}/cuda_engine_test.cc ${cuda_engine}/cuda_fast_test.cc ${cuda_engine}/cuda_fault_test.cc ${cuda_engine}/cuda_graph_test.cc ${cuda_engine}/cuda_trace_test.cc
+                                ${CMAKE_CURRENT_LIST_DIR}/../support/fake_cublaslt.cc
+                        DEPS worker_data worker_device worker_engine worker_job worker_matrix worker_rank worker_sample worker_checkpoint tests_comm_world checkpoint_test_support)
+trainyard_emulated_test(cuda_ranks LIBRARY worker_device_cuda
+                        SOURCES ${cuda_engine}/call_faults.cc ${cuda_engine}/cuda_ranks_test.cc ${cuda_engine}/cuda_tensor_test.cc ${cuda_engine}/ranks_call_faults_test.cc
+                                ${CMAKE_CURRENT_LIST_DIR}/../support/fake_cublaslt.cc
+                        DEPS worker_comm worker_device worker_engine worker_job worker_matrix worker_rank worker_checkpoint tests_comm_world checkpoint_test_support)
+trainyard_emulated_test(cuda_nccl LIBRARY worker_device_cuda
+                        SOURCES ${cuda_engine}/call_faults.cc ${cuda_engine}/cuda_nccl_test.cc
+                                ${cuda_engine}/nccl_call_faults_test.cc ${cuda_engine}/nccl_transport_test.cc
+                                ${CMAKE_CURRENT_LIST_DIR}/../support/fake_cublaslt.cc ${CMAKE_CURRENT_LIST_DIR}/../support/fake_nccl.cc
+                                ${CMAKE_CURRENT_LIST_DIR}/../support/fake_nccl_operations.cc
+                        DEPS worker_comm_nccl worker_comm worker_device worker_engine worker_job worker_matrix tests_comm_world)
+add_library(nccl_names SHARED ${CMAKE_CURRENT_LIST_DIR}/../support/nccl_names.cc)
+set_target_properties(nccl_names PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/test)
+foreach(test cuda_nccl_emulated_test cuda_nccl_race_test)
+  if(TARGET ${test})
+    add_dependencies(${test} nccl_names)
+    set_tests_properties(${test} PROPERTIES PROCESSORS 1) # it mostly waits for what hangs
+  endif()
+endforeach()

@@ -8,6 +8,7 @@ target_link_libraries(trainyard-fake-rank PRIVATE common_contract common_io)
 trainyard_test(process_host_test TIER process MEMORY
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/agent/process_host_test.cc
   DEPS agent_process process_test_support)
+add_dependencies(process_host_test trainyard-fake-nvml)
 # A library that ends whatever program loads it; itself without what a sanitizer would want loaded before.
 add_library(trainyard-unwanted SHARED ${CMAKE_CURRENT_LIST_DIR}/agent/unwanted_library.cc)
 target_compile_options(trainyard-unwanted PRIVATE -fno-sanitize=all)
@@ -23,7 +24,7 @@ trainyard_library(run_test_support
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/../support/run_fixture.cc
   DEPS process_test_support ledger_test_support GTest::gmock)
 # gRPC, which is not instrumented, gives false reports under the thread sanitizer.
-foreach(name run run_crash run_faults run_in_place run_timing)
+foreach(name run run_crash run_faults run_in_place run_memory run_timing)
   set(timing)
   if(name STREQUAL "run_timing")
     set(timing TIMING)

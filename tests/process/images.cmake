@@ -3,6 +3,12 @@ if(NOT TRAINYARD_SANITIZE)
   add_test(NAME images_test
     COMMAND python3 -B ${CMAKE_CURRENT_LIST_DIR}/images/images_test.py ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
   set_tests_properties(images_test PROPERTIES LABELS process TIMEOUT 900)
+  if(TARGET trainyard-worker-cuda)
+    set_tests_properties(images_test PROPERTIES ENVIRONMENT TRAINYARD_WORKER_FOR_GPUS=$<TARGET_FILE:trainyard-worker-cuda>)
+  endif()
+  add_test(NAME dist_test
+    COMMAND python3 -B ${CMAKE_CURRENT_LIST_DIR}/images/dist_test.py ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
+  set_tests_properties(dist_test PROPERTIES LABELS process TIMEOUT 900)
 endif()
 # What the node image of tools/kind is called, which decides whether it is made anew.
 add_test(NAME node_image_name_test COMMAND python3 -B ${CMAKE_CURRENT_LIST_DIR}/images/node_image_name_test.py)

@@ -2,4 +2,4 @@
 trainyard_test(metrics_test TIER process TIMEOUT 300 NOT_UNDER thread
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/metrics/metrics_test.cc
   DEPS run_test_support http_test_support)
-add_dependencies(metrics_test trainyard trainyard-agent trainyard-fake-rank)
+add_dependencies(metrics_test trainyard trainyard-agent trainyard-fake-nvml trainyard-fake-rank)

@@ -2,7 +2,7 @@
 set(sim_support ${CMAKE_CURRENT_LIST_DIR}/../support)
 set(sim_tests ${CMAKE_CURRENT_LIST_DIR}/operator)
 trainyard_library(sim_test_support
-  SOURCES ${sim_support}/audit_log.cc ${sim_support}/invariants.cc ${sim_support}/sim/api_server.cc
+  SOURCES ${sim_support}/audit_log.cc ${sim_support}/invariants.cc ${sim_support}/ledger_check.cc ${sim_support}/sim/api_server.cc
           ${sim_support}/sim/controllers.cc ${sim_support}/sim/play.cc ${sim_support}/sim/random_story.cc
           ${sim_support}/sim/replica.cc
           ${sim_support}/sim/sim_cluster.cc ${sim_support}/sim/store.cc ${sim_support}/sim/transport.cc

@@ -14,6 +14,7 @@ inline constexpr char kLabelJobUid[] = "trainyard.dev/job-uid";
 inline constexpr char kLabelNodeIndex[] = "trainyard.dev/node-index";
 inline constexpr char kLabelGeneration[] = "trainyard.dev/created-generation";
 inline constexpr char kLabelMember[] = "trainyard.dev/member";
+inline constexpr char kLabelSpare[] = "trainyard.dev/spare";
 inline constexpr char kAnnotationTrainer[] = "trainyard.dev/trainer-container";
 
 /// The member, or a null that lives for ever.

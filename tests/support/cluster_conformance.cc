@@ -212,6 +212,35 @@ TEST_P(ClusterConformance, ThePodWithoutItsMemberLabelRunsOn) {
   }));
 }
 
+TEST_P(ClusterConformance, ASpareIsNoMemberUntilItIsPromoted) {
+  const Observed before = look();
+  const PodSpec spec = control::make_spare_spec(before.metadata, before.spec, 4, 1, 2);
+  const PodRef ref = create(spec);
+  ASSERT_TRUE(runs(ref));
+  const Observed observed = look();
+  const ObservedPod* parked = pod_in(observed, ref.uid);
+  ASSERT_NE(parked, nullptr);
+  EXPECT_EQ(parked->spare, 4);
+  EXPECT_EQ(parked->node_index, -1);
+  EXPECT_FALSE(parked->member);
+  ASSERT_TRUE(cluster().promote_pod(ref, 1).has_value());
+  ASSERT_TRUE(cluster().promote_pod(ref, 1).has_value());
+  EXPECT_TRUE(eventually([&](const Observed& now) {
+    const auto* pod = pod_in(now, ref.uid);
+    return pod != nullptr && pod->member && pod->node_index == 1 && pod->spare == 4;
+  }));
+  ASSERT_TRUE(cluster().remove_member_label(ref).has_value());
+  ASSERT_TRUE(cluster().promote_pod(ref, 1).has_value()) << "whoever is late brings nothing back";
+  Observed now = look();
+  auto listed = cluster().list_pods(now);  // not amended by what was written
+  ASSERT_TRUE(listed.has_value());
+  now.pods = *std::move(listed);
+  const ObservedPod* condemned = pod_in(now, ref.uid);
+  ASSERT_NE(condemned, nullptr);
+  EXPECT_FALSE(condemned->member);
+  EXPECT_EQ(condemned->node_index, 1);
+}
+
 TEST_P(ClusterConformance, TheListenerHearsOfAnEndAndFallsSilentWhenRemoved) {
   std::atomic<int> calls = 0;
   const PodSpec spec = spec_of(0);

@@ -11,6 +11,7 @@ namespace {
 
 namespace lt = kernels::cuda::cublaslt;
 using simt::detail::Access;
+using simt::detail::Lock;  // ranks may be threads
 
 FakeCublasLt the_fake;
 
@@ -32,18 +33,21 @@ int fail(const char* function) {
   return the_fake.fails == function ? the_fake.failure : lt::kSuccess;
 }
 int complain(const std::string& text) {
+  const Lock lock(simt::detail::device.mutex);
   if (the_fake.complaint.empty()) the_fake.complaint = text;
   return lt::kInvalidValue;
 }
 template <typename T, typename... A>
 int make(void** to, const char* function, A... arguments) {
   if (const int status = fail(function); status != lt::kSuccess) return status;
+  const Lock lock(simt::detail::device.mutex);
   *to = new T{arguments...};
   ++the_fake.live_objects;
   return lt::kSuccess;
 }
 template <typename T>
 int drop(void* object) {
+  const Lock lock(simt::detail::device.mutex);
   delete static_cast<T*>(object);
   --the_fake.live_objects;
   return lt::kSuccess;
@@ -90,6 +94,7 @@ constexpr uint64_t kMagic = 0x66616b65706c616e;
 /// The fake's words of an algorithm: kMagic, index, split-K, workspace, reduction scheme.
 int heuristics(void*, void* description, void*, void*, void*, void*, void* preference,
                int requested, lt::Heuristic* results, int* returned) {
+  const Lock lock(simt::detail::device.mutex);
   ++the_fake.heuristics_asked;
   if (const int status = fail("heuristics"); status != lt::kSuccess) return status;
   const auto& d = *static_cast<MatmulDescription*>(description);
@@ -241,6 +246,7 @@ int matmul(void*, void* description, const void* alpha, const void* a, void* a_l
     return complain("dimensions that do not fit together");
   }
   if (desc.epilogue == lt::kEpilogueBias && desc.bias == nullptr) return complain("no bias");
+  const Lock lock(simt::detail::device.mutex);
   ++the_fake.products;
   the_fake.splits_run.push_back(static_cast<int>(algorithm->data[2]));
   const Product product{desc,
@@ -259,33 +265,51 @@ int matmul(void*, void* description, const void* alpha, const void* a, void* a_l
   return error == cudaSuccess ? lt::kSuccess : lt::kExecutionFailed;
 }
 
+int create(void** handle) { return make<int>(handle, "create", 0); }
+int create_description(void** to, int compute, int scale) {
+  if (compute != lt::kCompute32F || scale != lt::kReal32F) return complain("not IEEE fp32");
+  return make<MatmulDescription>(to, "create_description");
+}
+int create_layout(void** to, int type, uint64_t rows, uint64_t columns, int64_t ld) {
+  return make<MatrixLayout>(to, "create_layout", type, rows, columns, ld);
+}
+int create_preference(void** to) { return make<MatmulPreference>(to, "create_preference"); }
+
 }  // namespace
 
 FakeCublasLt& fake_cublaslt() { return the_fake; }
 
+/// A function of the library, whose calls a test may let fail.
+#define TRAINYARD_LIBRARY_CALL(name, function)                       \
+  [](auto... arguments) -> int {                                     \
+    const simt::LibraryCall call(name);                              \
+    return call.fails() ? the_fake.failure : function(arguments...); \
+  }
+
 lt::Api fake_cublaslt_api() {
   lt::Api api;
-  api.create = [](void** handle) { return make<int>(handle, "create", 0); };
-  api.destroy = drop<int>;
+  api.create = TRAINYARD_LIBRARY_CALL("cublasLtCreate", create);
+  api.destroy = TRAINYARD_LIBRARY_CALL("cublasLtDestroy", drop<int>);
   api.version = [] { return the_fake.version; };
-  api.create_description = [](void** to, int compute, int scale) {
-    if (compute != lt::kCompute32F || scale != lt::kReal32F) return complain("not IEEE fp32");
-    return make<MatmulDescription>(to, "create_description");
-  };
-  api.destroy_description = drop<MatmulDescription>;
-  api.set_description = set_description;
-  api.create_layout = [](void** to, int type, uint64_t rows, uint64_t columns, int64_t ld) {
-    return make<MatrixLayout>(to, "create_layout", type, rows, columns, ld);
-  };
-  api.destroy_layout = drop<MatrixLayout>;
-  api.create_preference = [](void** to) { return make<MatmulPreference>(to, "create_preference"); };
-  api.destroy_preference = drop<MatmulPreference>;
-  api.set_preference = set_preference;
-  api.heuristics = heuristics;
-  api.algorithm_config = algorithm_config;
-  api.set_algorithm_config = set_algorithm_config;
-  api.check = check_algorithm;
-  api.matmul = matmul;
+  api.create_description = TRAINYARD_LIBRARY_CALL("cublasLtMatmulDescCreate", create_description);
+  api.destroy_description =
+      TRAINYARD_LIBRARY_CALL("cublasLtMatmulDescDestroy", drop<MatmulDescription>);
+  api.set_description = TRAINYARD_LIBRARY_CALL("cublasLtMatmulDescSetAttribute", set_description);
+  api.create_layout = TRAINYARD_LIBRARY_CALL("cublasLtMatrixLayoutCreate", create_layout);
+  api.destroy_layout = TRAINYARD_LIBRARY_CALL("cublasLtMatrixLayoutDestroy", drop<MatrixLayout>);
+  api.create_preference =
+      TRAINYARD_LIBRARY_CALL("cublasLtMatmulPreferenceCreate", create_preference);
+  api.destroy_preference =
+      TRAINYARD_LIBRARY_CALL("cublasLtMatmulPreferenceDestroy", drop<MatmulPreference>);
+  api.set_preference =
+      TRAINYARD_LIBRARY_CALL("cublasLtMatmulPreferenceSetAttribute", set_preference);
+  api.heuristics = TRAINYARD_LIBRARY_CALL("cublasLtMatmulAlgoGetHeuristic", heuristics);
+  api.algorithm_config =
+      TRAINYARD_LIBRARY_CALL("cublasLtMatmulAlgoConfigGetAttribute", algorithm_config);
+  api.set_algorithm_config =
+      TRAINYARD_LIBRARY_CALL("cublasLtMatmulAlgoConfigSetAttribute", set_algorithm_config);
+  api.check = TRAINYARD_LIBRARY_CALL("cublasLtMatmulAlgoCheck", check_algorithm);
+  api.matmul = TRAINYARD_LIBRARY_CALL("cublasLtMatmul", matmul);
   return api;
 }
 

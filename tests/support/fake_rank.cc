@@ -62,7 +62,8 @@ class FakeRank {
     page_ = static_cast<contract::ProgressPage*>(memory);
     page_->checkpoint_step = -1;
     page_->restored_step = -1;
-    page_->validation_loss = std::numeric_limits<double>::quiet_NaN();
+    figures_.validation_loss = std::numeric_limits<double>::quiet_NaN();
+    store_figures();
     page_->total_steps = steps_;
     page_->counters.version = contract::kRankCountersVersion;
     page_->counters.memory_bytes[0] = 1 << 20;
@@ -178,13 +179,20 @@ class FakeRank {
     counters.collectives[0].bytes_sent.fetch_add(4096);
   }
 
+  void store_figures() {
+    contract::visit_figures(
+        [&](const contract::Figure& figure, double value) { page_->figure(figure.slot) = value; },
+        figures_);
+  }
+
   void publish() {
     page_->sequence.fetch_add(1);
     page_->step = step_;
-    page_->loss = loss();
-    page_->learning_rate = 1e-3;
-    page_->step_seconds = static_cast<double>(step_ms_) / 1000;
-    page_->tokens_per_second = 1000;
+    figures_.loss = loss();
+    figures_.learning_rate = 1e-3;
+    figures_.step_seconds = static_cast<double>(step_ms_) / 1000;
+    figures_.tokens_per_second = 1000;
+    store_figures();
     page_->sequence.fetch_add(1);
     page_->heartbeat.fetch_add(1);
   }
@@ -224,6 +232,7 @@ class FakeRank {
   const int64_t steps_ = number_of("FAKE_RANK_STEPS", 50);
   const int64_t step_ms_ = number_of("FAKE_RANK_STEP_MS", 10);
   const int64_t every_ = number_of("FAKE_RANK_EVERY", 10);
+  contract::Figures<double> figures_;
   contract::ProgressPage* page_ = nullptr;
   UniqueFd term_;
   UniqueFd listener_;

@@ -29,9 +29,11 @@ class FakeRankHost final : public agent::RankHost {
     ranks.back().progress.set_restored_step(-1);
     return {};
   }
-  void clear() override {
+  Status clear() override {
     ++clears;
+    if (leaves_behind) return Error{ErrorCode::kUnavailable, "process 7 (dataloader)"};
     ranks.clear();
+    return {};
   }
   int64_t pid(int local_rank) const override { return 1000 + local_rank; }
   void send(int local_rank, const std::string& line) override {
@@ -53,6 +55,7 @@ class FakeRankHost final : public agent::RankHost {
 
   std::vector<Rank> ranks;  ///< by local rank
   bool fail_start = false;
+  bool leaves_behind = false;  ///< what cannot be ended
   int clears = 0;
 };
 

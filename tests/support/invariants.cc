@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "tests/support/api_objects.h"
+#include "tests/support/ledger_check.h"
 
 namespace trainyard::testing_support {
 namespace {
@@ -75,8 +76,9 @@ struct Job {
   const Json* status = nothing();
   bool leaving = false;  ///< has a deletionTimestamp, or is gone
   bool gone = false;
-  int64_t losses = 0;         ///< pods that failed, or that others took away
-  int64_t set_back_from = 0;  ///< generation that somebody has taken out of the status
+  int64_t losses = 0;                ///< pods that failed, or that others took away
+  int64_t set_back_from = 0;         ///< generation that somebody has taken out of the status
+  bool has_books_of_others = false;  ///< somebody else has written its status
 };
 
 struct Pod {
@@ -88,6 +90,7 @@ struct Pod {
   std::string port;  ///< where its gang meets
   int64_t generation = 0;
   bool member = true;
+  std::string spare;  ///< number of one that was made as a spare
   bool lost = false;  ///< counted among its job's losses
   bool alive = true;  ///< neither over nor gone
   /// The exit code that a restart blamed it with while it ran: its agent had told.
@@ -155,9 +158,11 @@ class Judge {
     if (event.resource == "trainingjobs/status") {
       if (is_operator(event)) {
         check_forward(event, uid, job, status);
+        check_ledger(event, job, status);
       } else {  // a history that somebody has made up
         job.losses += std::max<int64_t>(0, restarts_of(status) - restarts_of(*job.status));
         job.set_back_from = std::max(job.set_back_from, generation_of(*job.status));
+        job.has_books_of_others = true;
       }
       if (generation_of(status) >= job.set_back_from) job.set_back_from = 0;
     }
@@ -204,6 +209,18 @@ class Judge {
         complain(event, std::string("S5: ") + type + " though pods still run");
       }
     }
+  }
+
+  void check_ledger(const AuditEvent& event, const Job& job, const Json& now) {
+    if (job.has_books_of_others || !now.is_object()) return;
+    for (const std::string& fault : faults_of_ledger(now))
+      complain(event, "S7: " + fault);
+    const auto counted = [](const Json& status) {
+      return unix_milliseconds_of(text(at(at(status, "goodput"), "counted"), "time"));
+    };
+    const auto before = counted(*job.status);
+    const auto after = counted(now);
+    if (before && (!after || *after < *before)) complain(event, "S7: the ledger went back");
   }
 
   /// An attempt that ended for a rank names the pod, which may run a little longer: how it ends is
@@ -261,6 +278,9 @@ class Judge {
     if (!ours && (event.verb == "delete" || failed) && !has_completed(pod)) lose(pod);
     if (ours && (event.verb == "delete" || event.verb == "patch")) check_announced(event, pod);
     if (ours && event.verb == "delete") ended_by_us_.insert(pod.job + "/" + pod.name);
+    const bool promoted = event.verb == "patch" && !pod.member && !pod.spare.empty() && ours &&
+                          label(event.answer, kLabelMember) == "true";
+    if (promoted) take_index(event, pod);
     pod.member = pod.member && keeps_member(event);
     if (event.verb == "delete" || !pod.member) leave_slot(pod);
   }
@@ -296,6 +316,7 @@ class Judge {
     const std::string owner = label(event.answer, kLabelJobUid);
     Pod pod{text(metadata, "uid"), event.name_space, text(metadata, "name"), owner,
             owner + "/" + label(event.answer, kLabelNodeIndex)};
+    pod.spare = label(event.answer, kLabelSpare);
     const std::string generation = label(event.answer, kLabelGeneration);
     std::from_chars(generation.data(), generation.data() + generation.size(), pod.generation);
     for (const Json& container : at(at(event.answer, "spec"), "containers")) {
@@ -304,6 +325,30 @@ class Judge {
       }
     }
     return pod;
+  }
+
+  /// Whether the status that is stored says that this spare stands ready.
+  bool is_parked(const Pod& pod) {
+    const Json& parked = at(at(*jobs_[pod.job].status, "spares"), "parked");
+    return std::any_of(parked.begin(), parked.end(), [&](const Json& number) {
+      return number.is_number_integer() && std::to_string(number.get<int64_t>()) == pod.spare;
+    });
+  }
+
+  /// A spare becomes the member of an index, which the status has to say first.
+  void take_index(const AuditEvent& event, Pod& pod) {
+    const std::string index = label(event.answer, kLabelNodeIndex);
+    const Json& promoted = at(at(*jobs_[pod.job].status, "membership"), "promoted");
+    const bool announced = std::any_of(promoted.begin(), promoted.end(), [&](const Json& one) {
+      return text(one, "podUID") == pod.uid && std::to_string(number(one, "index")) == index;
+    });
+    if (!announced && !case_.late_writers) {
+      complain(event,
+               "S3: spare " + pod.name + " got index " + index + ", which the status does not say");
+    }
+    pod.member = true;
+    pod.slot = pod.job + "/" + index;
+    take_slot(event, pod);
   }
 
   void check_owner(const AuditEvent& event, const Pod& pod) {
@@ -350,7 +395,11 @@ class Judge {
     check_owner(event, pod);
     check_made(event, pod);
     check_configuration(event, pod);
-    take_slot(event, pod);
+    pod.member = label(event.answer, kLabelMember) == "true";
+    if (pod.member) take_slot(event, pod);
+    if (!pod.member && !is_parked(pod) && !case_.late_writers) {
+      complain(event, "S3: spare " + pod.name + " was made, which the status does not say");
+    }
     newest_[event.name_space + "/" + pod.name] = pod.uid;
     pods_[pod.uid] = std::move(pod);
   }
@@ -400,6 +449,10 @@ class Judge {
   /// Whether the status that is stored says that this pod is to go.
   void check_announced(const AuditEvent& event, const Pod& pod) {
     const Job& job = jobs_[pod.job];
+    const bool goes_on = pod.alive && !pod.lost && !is_over(*job.status) && !case_.late_writers;
+    if (event.verb == "delete" && !pod.spare.empty() && !pod.member && is_parked(pod) && goes_on) {
+      complain(event, "S3: spare " + pod.name + " was deleted, which the status does not say");
+    }
     if (!pod.member || is_over(*job.status)) return;
     const int64_t generation = number(at(*job.status, "membership"), "generation");
     const std::string strategy = text(at(*job.spec, "failurePolicy"), "restartStrategy");

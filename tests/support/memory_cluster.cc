@@ -103,7 +103,8 @@ void MemoryCluster::step() {
       if (placed < capacity_) {
         ++placed;
         pod.seen.node_state = NodeState::kReady;
-        pod.seen.node = "node-" + std::to_string(pod.seen.node_index);
+        pod.seen.node = pod.seen.spare ? "node-s" + std::to_string(*pod.seen.spare)
+                                       : "node-" + std::to_string(pod.seen.node_index);
       }
     } else if (pending && !pod.node_lost) {
       pod.seen.phase = PodPhase::kRunning;
@@ -250,6 +251,11 @@ void MemoryCluster::reconnect() {
   shown_ = changes_;
 }
 
+int64_t MemoryCluster::unannounced() const {
+  const std::lock_guard lock(mutex_);
+  return unannounced_;
+}
+
 int64_t MemoryCluster::writes_count() const {
   const std::lock_guard lock(mutex_);
   return writes_done_;
@@ -358,6 +364,7 @@ Result<control::CreateReply> MemoryCluster::create_pod(const control::PodSpec& s
     pod.seen.node_index = spec.node_index;
     pod.seen.created_generation = spec.created_generation;
     pod.seen.member = spec.member;
+    pod.seen.spare = spec.spare;
     pod.seen.created_at = clock_.now();
     pod.owner_uid = spec.job_uid;
     const std::string pod_uid = pod.seen.uid;
@@ -396,6 +403,21 @@ Status MemoryCluster::remove_member_label(const control::PodRef& pod) {
     if (!found->seen.member) return {};
     found->seen.member = false;
     log_.push_back({Write::Kind::kLabel, pod.name});
+    changed();
+    return {};
+  });
+}
+
+Status MemoryCluster::promote_pod(const control::PodRef& pod, int node_index) {
+  return as_write([&]() -> Status {
+    TRAINYARD_ASSIGN(Pod * found, find(pod));
+    if (found->seen.node_index >= 0 || found->seen.terminating) return {};
+    const auto& promoted = job_.status.membership.promoted;
+    unannounced_ +=
+        std::count(promoted.begin(), promoted.end(), api::Promotion{node_index, pod.uid}) == 0;
+    found->seen.node_index = node_index;
+    found->seen.member = true;
+    log_.push_back({Write::Kind::kPromote, pod.name});
     changed();
     return {};
   });

@@ -25,7 +25,7 @@ class MemoryCluster : public control::Cluster {
   /// A write the cluster was asked for, in order; creations and deletions only when they took
   /// place.
   struct Write {
-    enum class Kind { kStatus, kCreate, kDelete, kLabel, kEvent, kDeleteJob };
+    enum class Kind { kStatus, kCreate, kDelete, kLabel, kPromote, kEvent, kDeleteJob };
     Kind kind;
     std::string what;  ///< pod name or event reason
   };
@@ -89,6 +89,8 @@ class MemoryCluster : public control::Cluster {
   /// A new process: connected, with a fresh view.
   void reconnect();
   int64_t writes_count() const;
+  /// Spares that got an index which the status did not give them.
+  int64_t unannounced() const;
   std::vector<Write> writes() const;
   /// Every status that was ever written, in order.
   std::vector<api::TrainingJobStatus> status_history() const;
@@ -105,6 +107,7 @@ class MemoryCluster : public control::Cluster {
   Result<control::CreateReply> create_pod(const control::PodSpec& spec) override;
   Status delete_pod(const control::PodRef& pod, Duration grace) override;
   Status remove_member_label(const control::PodRef& pod) override;
+  Status promote_pod(const control::PodRef& pod, int node_index) override;
   Status delete_job(const control::JobKey& key, const std::string& uid) override;
   Status emit_event(const control::JobKey& key, const control::Event& event) override;
   void set_listener(Listener listener) override;
@@ -157,6 +160,7 @@ class MemoryCluster : public control::Cluster {
   std::optional<control::Refusal> try_refusal_;
   std::optional<control::Refusal> create_refusal_;
   int64_t tries_ = 0;
+  int64_t unannounced_ = 0;
   std::vector<int64_t> companions_;
   std::vector<Write> log_;
   std::vector<api::TrainingJobStatus> statuses_;

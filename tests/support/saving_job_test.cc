@@ -12,6 +12,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::chrono::seconds kTraining{90};
+/// A restart takes seconds where the machine is quiet.
+constexpr std::chrono::seconds kResuming{240};
 
 }  // namespace
 
@@ -114,12 +116,13 @@ SavingJobTest::Json SavingJobTest::last_attempt() const {
 
 SavingJobTest::Json SavingJobTest::settled_attempt(size_t number) const {
   Json attempt;
-  EXPECT_TRUE(wait_until([&] {
+  const auto is_settled = [&] {
     Json attempts = job_status(kJob).value("attempts", Json::array());
     if (attempts.size() <= number) return false;
     attempt = attempts[number];
     return attempt.contains("lostSteps");
-  })) << job_status(kJob).dump(2);
+  };
+  EXPECT_TRUE(wait_until(is_settled, kResuming)) << job_status(kJob).dump(2);
   return attempt;
 }
 

@@ -25,6 +25,7 @@ trainyard_test(coordinator_test TIER unit THREADED
           ${CMAKE_CURRENT_LIST_DIR}/coordinator/exit_log_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/common/fair_mutex_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/coordinator/generation_test.cc
+          ${CMAKE_CURRENT_LIST_DIR}/coordinator/message_memory_test.cc
   DEPS agent_core)
 # Under TSan Debian's uninstrumented gRPC gives false reports; the same contract is tested there
 # over the in-memory transport (coordinator_test).
@@ -40,3 +41,15 @@ trainyard_test(run_views_test TIER unit
           ${CMAKE_CURRENT_LIST_DIR}/run/views_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/run/warning_filter_test.cc
   DEPS cli_run nlohmann_json::nlohmann_json)
+# NVIDIA's management library without GPUs, and two that lack functions.
+foreach(name fake bare old)
+  add_library(trainyard-${name}-nvml SHARED ${CMAKE_CURRENT_LIST_DIR}/../support/fake_nvml.cc)
+  target_compile_options(trainyard-${name}-nvml PRIVATE -fno-sanitize=all)
+  target_link_options(trainyard-${name}-nvml PRIVATE -fno-sanitize=all)
+endforeach()
+target_compile_definitions(trainyard-bare-nvml PRIVATE TRAINYARD_WITHOUT_READINGS)
+target_compile_definitions(trainyard-old-nvml PRIVATE TRAINYARD_WITHOUT_HANDLES)
+trainyard_test(gpu_watch_test TIER unit MEMORY THREADED
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/agent/gpu_watch_test.cc
+  DEPS agent_core test_paths)
+add_dependencies(gpu_watch_test trainyard-fake-nvml trainyard-bare-nvml trainyard-old-nvml)

@@ -8,6 +8,7 @@ set_source_files_properties(${CMAKE_SOURCE_DIR}/tests/support/allocation_counter
 trainyard_test(data_order_test TIER unit THREADED
   SOURCES ${data_tests}/sampler_test.cc ${data_tests}/batch_loader_test.cc
           ${data_tests}/batch_partition_test.cc
+          ${data_tests}/documents_test.cc
           ${data_tests}/evaluation_loader_test.cc
           ${CMAKE_SOURCE_DIR}/tests/support/allocation_counter.cc
   DEPS worker_data)

@@ -33,3 +33,5 @@ trainyard_emulated_test(kernels_simt SOURCES ${kernels_unit}/simt_test.cc
 
 add_test(NAME gpu_check_test COMMAND python3 ${kernels_unit}/gpu_check_test.py ${CMAKE_SOURCE_DIR}/tools/gpu_check)
 set_tests_properties(gpu_check_test PROPERTIES LABELS unit TIMEOUT 120)
+add_test(NAME gpu_budget_test COMMAND python3 ${kernels_unit}/gpu_budget_test.py ${CMAKE_SOURCE_DIR})
+set_tests_properties(gpu_budget_test PROPERTIES LABELS unit TIMEOUT 60)

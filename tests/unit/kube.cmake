@@ -16,7 +16,7 @@ trainyard_library(loopback_test_support
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/../support/loopback_server.cc ${CMAKE_CURRENT_LIST_DIR}/../support/test_authority.cc
   DEPS common_base common_pem OpenSSL::SSL OpenSSL::Crypto Threads::Threads)
 trainyard_test(operator_stream_parts_test TIER unit THREADED
-  SOURCES ${here}/stream/admitted_transport_test.cc ${here}/stream/certificates_test.cc ${here}/stream/leader_label_test.cc
+  SOURCES ${here}/stream/admitted_rates_test.cc ${here}/stream/admitted_transport_test.cc ${here}/stream/certificates_test.cc ${here}/stream/leader_label_test.cc
           ${here}/stream/tls_secret_test.cc ${here}/stream/token_claims_test.cc ${here}/stream/token_review_test.cc
   DEPS operator_stream kube_test_support)
 # Under TSan Debian's uninstrumented gRPC gives false reports (as grpc_transport_test).
@@ -29,7 +29,7 @@ trainyard_test(grpc_port_transport_test TIER unit NOT_UNDER thread
   DEPS control_coordinator_grpc loopback_test_support)
 trainyard_test(port_attack_test TIER unit NOT_UNDER thread
   SOURCES ${here}/stream/port_attack_test.cc ${CMAKE_CURRENT_LIST_DIR}/../support/tls_client.cc
-  DEPS operator_stream common_io loopback_test_support)
+  DEPS operator_stream common_io loopback_test_support z)
 # The HTTP library is not instrumented: its reference counts look like races. What threads share of ours is the
 # inlet, which kube_inlet_test shows under this sanitizer, too.
 trainyard_test(http_transport_test TIER unit THREADED NOT_UNDER thread

@@ -13,7 +13,8 @@ trainyard_test(operator_objects_test TIER unit THREADED
           ${operator_tests}/cluster/endpoints_left_test.cc
           ${operator_tests}/cluster/endpoints_test.cc ${operator_tests}/cluster/event_recorder_test.cc
           ${operator_tests}/cluster/kube_cluster_test.cc ${operator_tests}/cluster/kube_pods_test.cc
-          ${operator_tests}/cluster/refusals_test.cc ${operator_tests}/cluster/scope_test.cc
+          ${operator_tests}/cluster/ledgers_test.cc ${operator_tests}/cluster/refusals_test.cc
+          ${operator_tests}/cluster/scope_test.cc
   DEPS operator_cluster kube_test_support nlohmann_json::nlohmann_json)
 trainyard_test(operator_runtime_test TIER unit THREADED
   SOURCES ${operator_tests}/runtime/leader_election_test.cc ${operator_tests}/runtime/options_test.cc

@@ -2,7 +2,8 @@
 trainyard_test(audit_log_test TIER unit
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/support/audit_log_test.cc ${CMAKE_CURRENT_LIST_DIR}/support/invariants_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/../support/audit_log.cc ${CMAKE_CURRENT_LIST_DIR}/../support/invariants.cc
-  DEPS nlohmann_json::nlohmann_json)
+          ${CMAKE_CURRENT_LIST_DIR}/../support/ledger_check.cc
+  DEPS common_text nlohmann_json::nlohmann_json)
 trainyard_library(fault_proxy_support
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/../support/answer_framing.cc ${CMAKE_CURRENT_LIST_DIR}/../support/fault.cc
           ${CMAKE_CURRENT_LIST_DIR}/../support/fault_proxy.cc ${CMAKE_CURRENT_LIST_DIR}/../support/tls_client.cc

@@ -104,6 +104,25 @@ def memory():
     ])
 
 
+def gpus():
+    """Empty for a job without GPUs."""
+    name = "{{instance}} {{gpu}}"
+    def one(series, of_what="max"):
+        return f"{of_what} by (instance, gpu) ({of(series)})"
+    return ("GPUs", [
+        series("Busy", (one("trainyard_gpu_utilization_ratio"), name), "percentunit", width=8, what="Share of the time in which any kernel ran"),
+        series("Memory in use", (one("trainyard_gpu_memory_used_bytes"), name), "bytes", width=8),
+        series("Power", [(one("trainyard_gpu_power_watts"), name), (f'max({of("trainyard_gpu_power_limit_watts")})', "limit")], "watt", width=8),
+        series("Temperature", (one("trainyard_gpu_temperature_celsius"), name), "celsius", width=8),
+        series("Clock", (one("trainyard_gpu_clock_hertz"), name), "hertz", width=8, what="Of the multiprocessors; it falls under load, by heat and by limits of power"),
+        series("Slowed", (f'max by (instance, gpu, reason) ({of("trainyard_gpu_slowed")}) > 0', name + " by {{reason}}"), "none", width=8, steps=True),
+        series("Errors by Xid", (f'sum by (instance, gpu, xid) ({of("trainyard_gpu_xid_errors_total")})', name + ": {{xid}}"), "none", steps=True,
+               what="As the driver reports them"),
+        series("Errors of memory", (f'max by (instance, gpu, kind) ({of("trainyard_gpu_ecc_errors_total")})', name + " {{kind}}"), "none", steps=True,
+               what="Since the driver was loaded"),
+    ])
+
+
 def failures():
     return ("Failures and what they cost", [
         states("Phase of the job", (f'max by (phase) ({of("trainyard_job_phase")})', "{{phase}}")),
@@ -129,5 +148,5 @@ def make():
         "trainyard-job", "Trainyard / Job", "One TrainingJob: what it learns, where its time goes, what failures cost it",
         [variable("namespace", "label_values(trainyard_job_phase, trainer_namespace)", "Namespace"),
          variable("job", 'label_values(trainyard_job_phase{trainer_namespace="$namespace"}, trainer_job)', "Job")],
-        [summary(), learning(), time_of_steps(), communication(), checkpoints(), memory(), failures()], since="now-3h", refresh="30s",
+        [summary(), learning(), time_of_steps(), communication(), checkpoints(), memory(), gpus(), failures()], since="now-3h", refresh="30s",
         annotations=[("Restarts and resizes", "orange", f'max(changes({of("trainyard_job_generation")}[{RATE}])) > 0', "new generation")])

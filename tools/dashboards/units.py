@@ -54,6 +54,12 @@ def text_of(value, unit, decimals=None):
         return _seconds(value)
     if unit == "dtdurations":
         return _duration(value)
+    if unit == "watt":
+        return _scaled(value, 1000, ("", "k", "M"), "W")
+    if unit == "hertz":
+        return _scaled(value, 1000, ("", "k", "M", "G"), "Hz")
+    if unit == "celsius":
+        return f"{_short(value, decimals)} °C"
     if unit == "locale":
         return f"{value:,.{decimals or 0}f}"
     if unit == "sci":

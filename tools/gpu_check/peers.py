@@ -14,8 +14,11 @@ parser.add_argument("--step", action="store_true", help="a whole step of GPT-2 i
 parser.add_argument("--layers", type=int, default=12)
 parser.add_argument("--by-block", action="store_true", help="compile one block and the head, not the whole: many layers take minutes")
 parser.add_argument("--weights", help="weights, tokens and targets as gpu_gpt2_step --export wrote them; losses are those of its steps then")
+parser.add_argument("--train", help="weights and token stream as gpu_engine --export wrote them: losses of whole steps from there")
+parser.add_argument("--recipe", help="with --train: the line that gpu_engine printed, whose optimizer and learning rates are used")
+parser.add_argument("--global", type=int, default=8, dest="sequences", help="with --train: sequences per step")
 a = parser.parse_args()
-device, bf16 = "cuda", torch.bfloat16
+device, bf16 = "cuda" if torch.cuda.is_available() else "cpu", torch.bfloat16
 
 
 class Block(torch.nn.Module):
@@ -60,6 +63,49 @@ def weights_of(model, path):
     rows = (-1, a.sequence)
     tokens, targets = values[at:].view(torch.int32).long().to(device).chunk(2)
     return tokens.view(rows), targets.view(rows)
+
+
+def tensors_of(path):
+    """Arrays of a safetensors file by name."""
+    with open(path, "rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        data = file.read()
+    kinds = {"F32": numpy.float32, "I32": numpy.int32}
+    return {name: torch.from_numpy(numpy.frombuffer(data[slice(*of["data_offsets"])], kinds[of["dtype"]]).reshape(of["shape"]).copy())
+            for name, of in header.items()}
+
+
+def trained():
+    """Losses of the engine's steps: its initial weights, batches, learning rates and optimizer, without dropout."""
+    with open(a.recipe) as file:
+        recipe = json.load(file)
+    tensors = tensors_of(a.train)
+    model = Gpt2(a.layers)
+    modules = {"ln_f": model.ln}
+    for i, b in enumerate(model.blocks):
+        of_block = {"ln_1": b.ln1, "attn.c_attn": b.qkv, "attn.c_proj": b.out, "ln_2": b.ln2, "mlp.c_fc": b.up, "mlp.c_proj": b.down}
+        modules |= {f"h.{i}.{name}": module for name, module in of_block.items()}
+    parameters = {f"{name}.{part}": getattr(module, part) for name, module in modules.items() for part in ("weight", "bias")}
+    with torch.no_grad():
+        for name, parameter in {"wte": model.wte.weight, "wpe": model.wpe.weight, **parameters}.items():
+            parameter.copy_(tensors[name][:parameter.shape[0]])  # the engine pads the vocabulary
+    model.to(device)
+    decayed, plain = [p for p in model.parameters() if p.dim() == 2], [p for p in model.parameters() if p.dim() < 2]
+    optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": recipe["decay"]}, {"params": plain, "weight_decay": 0.0}],
+                                  betas=tuple(recipe["betas"]), eps=recipe["epsilon"])
+    losses, size = [], a.sequences * a.sequence
+    for step, rate in enumerate(recipe["learning_rates"]):
+        window = tensors["stream"][step * size:(step + 1) * size + 1].long().to(device)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        with torch.autocast(device, bf16):
+            loss = model(window[:-1].view(a.sequences, -1), window[1:].view(a.sequences, -1))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), recipe["clip"])
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    print(json.dumps({"losses": losses, "torch": torch.__version__, "device": device}), flush=True)
 
 
 def whole_step():
@@ -132,6 +178,9 @@ def random(*shape, dtype=bf16):
     return torch.randn(*shape, device=device, dtype=dtype, requires_grad=True)
 
 
+if a.train:
+    trained()
+    raise SystemExit
 if a.step:
     whole_step()
     raise SystemExit

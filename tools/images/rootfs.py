@@ -8,16 +8,22 @@ import tempfile
 
 import packages
 import sbom
+import wheels
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAMS = {
     "operator": ["trainyard-operator"],
     "worker-cpu": ["trainyard-agent", "trainyard-worker", "trainyard"],
+    "worker-cuda": ["trainyard-agent", "trainyard-worker", "trainyard"],
 }
+ALWAYS = ["operator", "worker-cpu"]  # the others are made where they are named
+# Beside the folder of programs: what goes into an image under another name.
+BUILT_AS = {("worker-cuda", "trainyard-worker"): "../gpu/trainyard-worker-cuda"}
 UID = 65532  # "nonroot", as distroless images have it
 # Packages of which no file is taken: what their headers and static libraries give is in our programs.
 HEADERS = ["libboost-dev", "libcli11-dev", "libexpected-dev", "nlohmann-json3-dev"]
-COMPILED_IN = {"operator": HEADERS, "worker-cpu": HEADERS + ["libc6-dev", "libstdc++-12-dev"]}  # of the agent's starter
+STARTER = ["libc6-dev", "libstdc++-12-dev"]  # of the agent's
+COMPILED_IN = {"operator": HEADERS, "worker-cpu": HEADERS + STARTER, "worker-cuda": HEADERS + STARTER}
 TEXTS = {
     "etc/passwd": f"root:x:0:0:root:/root:/nonexistent\nnonroot:x:{UID}:{UID}:nonroot:/tmp:/nonexistent\n",
     "etc/group": f"root:x:0:\nnonroot:x:{UID}:\n",
@@ -92,10 +98,11 @@ def fill(tree: Tree, image: str, binaries: pathlib.Path) -> dict:
     ours, shared = {}, {}
     libraries = {}
     for name in PROGRAMS[image]:
-        content = stripped(binaries / name)
+        program = binaries / BUILT_AS.get((image, name), name)
+        content = stripped(program)
         tree.write(f"usr/bin/{name}", content, 0o755)
         ours[f"/usr/bin/{name}"] = content
-        libraries.update(packages.libraries_of(binaries / name))
+        libraries.update(packages.libraries_of(program))
     owners = packages.owners_of(libraries.values())
     for name, path in sorted(libraries.items()):
         content = path.read_bytes()
@@ -117,9 +124,16 @@ def fill(tree: Tree, image: str, binaries: pathlib.Path) -> dict:
     for package in sorted(shared):
         tree.write(f"usr/share/doc/{package}/copyright", packages.copyright_of(package).read_bytes())
         tree.write(f"var/lib/dpkg/status.d/{package}", packages.status_of(package))
+    from_wheels = wheels.libraries() if image == "worker-cuda" else []
+    for wheel, contents, terms in from_wheels:
+        tree.write(f"usr/share/doc/{wheel['name']}/License.txt", terms)
+        for place, content in contents.items():
+            tree.write(place, content, 0o755)
     tree.write("usr/share/doc/LICENSE", (ROOT / "LICENSE").read_bytes())
     bill = sbom.document(f"trainyard-{image}", version(), epoch(), ours,
                          [(packages.describe(package), contents) for package, contents in shared.items()],
-                         [packages.describe(package) for package in COMPILED_IN[image]])
+                         [packages.describe(package) for package in COMPILED_IN[image]],
+                         [(wheel, {"/" + place: content for place, content in contents.items()})
+                          for wheel, contents, _ in from_wheels])
     tree.write(f"usr/share/sbom/trainyard-{image}.spdx.json", json.dumps(bill, indent=1, sort_keys=True) + "\n")
     return bill

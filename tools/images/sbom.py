@@ -35,6 +35,24 @@ def package_entry(facts):
     }
 
 
+def wheel_entry(wheel):
+    """One package of PyPI."""
+    name, version = wheel["name"], wheel["version"]
+    return {
+        "SPDXID": identifier("Package", name),
+        "name": name,
+        "versionInfo": version,
+        "supplier": "Organization: NVIDIA",
+        "downloadLocation": "NOASSERTION",
+        "filesAnalyzed": False,
+        "licenseConcluded": "NOASSERTION",
+        "licenseDeclared": "NOASSERTION",
+        "copyrightText": "NOASSERTION",
+        "comment": f"terms: /usr/share/doc/{name}/License.txt",
+        "externalRefs": [{"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": f"pkg:pypi/{name}@{version}"}],
+    }
+
+
 def file_entry(path, content):
     return {
         "SPDXID": identifier("File", path.lstrip("/")),
@@ -46,9 +64,9 @@ def file_entry(path, content):
     }
 
 
-def document(image, version, epoch, programs, shared, compiled_in):
+def document(image, version, epoch, programs, shared, compiled_in, from_wheels=()):
     """The whole of it. `programs` {path: content} are ours; `shared` [(facts, {path: content})] Debian packages whose files are in
-    the image; `compiled_in` [facts] those whose headers or static libraries are in our programs."""
+    the image; `from_wheels` [(wheel, {path: content})] those of PyPI; `compiled_in` [facts] those whose headers or static libraries are in our programs."""
     ours = identifier("Image", image)
     packages = [{
         "SPDXID": ours, "name": image, "versionInfo": version, "primaryPackagePurpose": "CONTAINER",
@@ -64,8 +82,10 @@ def document(image, version, epoch, programs, shared, compiled_in):
     for path, content in sorted(programs.items()):
         files.append(file_entry(path, content))
         relate(ours, "CONTAINS", files[-1]["SPDXID"])
-    for facts, contents in sorted(shared, key=lambda entry: entry[0]["Package"]):
-        packages.append(package_entry(facts))
+    parts = [(package_entry(facts), contents) for facts, contents in sorted(shared, key=lambda entry: entry[0]["Package"])]
+    parts += [(wheel_entry(wheel), contents) for wheel, contents in from_wheels]
+    for entry, contents in parts:
+        packages.append(entry)
         relate(ours, "CONTAINS", packages[-1]["SPDXID"])
         for path, content in sorted(contents.items()):
             files.append(file_entry(path, content))

@@ -23,12 +23,15 @@ constexpr char kAnew[] = "to start from scratch, begin a new job (a local run: a
 
 /// What rank 0 tells the others to do next.
 struct Proposal {
-  enum class Action : uint8_t { kRestore, kFresh, kFail };
+  enum class Action : uint8_t { kRestore, kFresh, kFail, kRemember };
   Action action = Action::kFresh;
-  ManifestRef checkpoint;          // kRestore: under this generation's own name
-  LineageRecord record;            // kRestore, kFresh
-  std::vector<std::string> notes;  // everything so far
-  Error error;                     // kFail
+  /// kRestore, and kRemember where its checksum is not empty: under this generation's own name.
+  ManifestRef checkpoint;
+  CheckpointId memory;                      // kRemember: the state that every rank has
+  LineageRecord record;                     // kRestore, kRemember, kFresh
+  std::vector<std::string> notes;           // everything so far
+  Error error;                              // kFail
+  std::optional<CheckpointId> copied = {};  // kRemember: see StartedGeneration
 };
 
 std::string encode(const Proposal& proposal) {
@@ -36,6 +39,10 @@ std::string encode(const Proposal& proposal) {
   json["action"] = static_cast<int>(proposal.action);
   json["step"] = proposal.checkpoint.id.step;
   json["checksum"] = proposal.checkpoint.checksum;
+  json["memoryGeneration"] = proposal.memory.generation;
+  json["memoryStep"] = proposal.memory.step;
+  json["copiedGeneration"] = proposal.copied ? proposal.copied->generation : -1;
+  json["copiedStep"] = proposal.copied ? proposal.copied->step : -1;
   json["record"] = encode(proposal.record);
   json["notes"] = proposal.notes;
   json["code"] = static_cast<int>(proposal.error.code);
@@ -48,21 +55,28 @@ Result<Proposal> decode_proposal(const std::string& text) {
   const Json json = parse_bounded_json<Json>(text, kReportDepthMax).value_or(Json());
   const Error bug{ErrorCode::kInternal, "rank 0 sent a proposal that cannot be read: " + text};
   if (!json.is_object()) return bug;
-  const auto action = integer_member(json, "action", "", 0, 2);
+  const auto action = integer_member(json, "action", "", 0, 3);
   const auto step = integer_member(json, "step", "", 0);
   const auto checksum = string_member(json, "checksum", "");
+  const auto memory_generation = integer_member(json, "memoryGeneration", "", 0);
+  const auto memory_step = integer_member(json, "memoryStep", "", 0);
+  const auto copied_generation = integer_member(json, "copiedGeneration", "", -1);
+  const auto copied_step = integer_member(json, "copiedStep", "", -1);
   const auto record_text = string_member(json, "record", "");
   const auto notes = array_member(json, "notes", "", 1 << 20);
   const auto code = integer_member(json, "code", "", 0, static_cast<int>(ErrorCode::kConflict));
   const auto message = string_member(json, "message", "");
   if (!action || !step || !checksum || !record_text || !notes || !code || !message) return bug;
+  if (!memory_generation || !memory_step || !copied_generation || !copied_step) return bug;
   const auto record = decode_lineage(*record_text);
   if (!record) return bug;
   Proposal proposal{static_cast<Proposal::Action>(*action),
                     {{record->generation, *step}, *checksum},
+                    {*memory_generation, *memory_step},
                     *record,
                     {},
                     {static_cast<ErrorCode>(*code), *message}};
+  if (*copied_step >= 0) proposal.copied = CheckpointId{*copied_generation, *copied_step};
   for (const Json& note : **notes) {
     if (!note.is_string()) return bug;
     proposal.notes.push_back(note.get<std::string>());
@@ -118,27 +132,39 @@ std::string draw_branch_id() {
   return to_hex(drawn);
 }
 
-/// Rank 0's side: which checkpoint to try next.
+/// Rank 0's side: which state to try next.
 class Proposer {
  public:
   Proposer(FileSystem& files, const GenerationPlan& plan) : files_(files), plan_(plan) {
     record_ = {plan.generation, plan.job_uid, std::nullopt, kFromScratch, draw_branch_id()};
   }
 
-  /// What to try first.
-  Proposal first() {
-    const Status prepared = prepare();
+  /// What to try first. `offers`: what each rank has in memory, see encode(RankOffers).
+  Proposal first(const std::vector<std::string>& offers) {
+    Status prepared = prepare();
+    for (const std::string& text : offers) {
+      auto of_rank = decode_offers(text);
+      if (!of_rank) return fail(of_rank.error());
+      offers_.push_back(*std::move(of_rank));
+    }
     return prepared ? next() : fail(prepared.error());
   }
 
   /// What to try after some rank could not restore from `proposal`. `reports`: see encode(Status).
   Proposal after_failure(const Proposal& proposal, const std::vector<std::string>& reports) {
     const Verdict verdict = judge(reports);
+    if (proposal.action == Proposal::Action::kRemember) {
+      notes_.push_back("state in memory of step " + std::to_string(proposal.memory.step) + ": " +
+                       verdict.error.message);
+      return verdict.fatal ? fail(verdict.error) : next();
+    }
     notes_.push_back(directory_name(tried_.back()) + ": " + verdict.error.message);
     // A disk's bad moment is no damage, and what an older checkpoint costs is lost for good.
     if (verdict.error.code == ErrorCode::kIo && again_ < kPauses.size()) {
       std::this_thread::sleep_for(kPauses[again_++]);
-      return {Proposal::Action::kRestore, proposal.checkpoint, proposal.record, notes_, {}};
+      Proposal again = proposal;
+      again.notes = notes_;
+      return again;
     }
     again_ = 0;
     io_failed_ |= verdict.error.code == ErrorCode::kIo;
@@ -149,6 +175,25 @@ class Proposer {
 
   /// Whether the checkpoint of the newest proposal has been copied.
   bool copied() const { return copied_; }
+
+  /// Takes over the newest checkpoint that a generation which goes on from memory can fall back on,
+  /// so that no clean-up of its parent's takes it away. Where there is none, memory has to do.
+  void adopt_fallback(Proposal& proposal) {
+    const auto candidates = find_candidates();
+    if (!candidates) return proposal.notes.push_back(candidates.error().message);
+    for (const CheckpointId& id : *candidates) {
+      if (id.step > proposal.record.fork_step) continue;
+      const auto source = open_source(files_, plan_.root, id, records_);
+      const auto adopted = source ? adopt(files_, plan_.root, **source, proposal.record)
+                                  : Result<Adopted>(source.error());
+      if (adopted) {
+        copied_ = adopted->copied;
+        proposal.checkpoint = adopted->checkpoint;
+        return;
+      }
+      proposal.notes.push_back(directory_name(id) + ": " + adopted.error().message);
+    }
+  }
 
  private:
   /// Looks at the directory. Errors: see start_generation.
@@ -197,16 +242,38 @@ class Proposer {
     return {};
   }
 
-  /// The newest candidate that can be adopted.
+  /// The newest state in memory, or the newest candidate that can be adopted.
   Proposal next() {
     for (int scan = 0; scan < kMaxRescans; ++scan) {
       Result<std::vector<CheckpointId>> candidates = find_candidates();
       if (!candidates) return fail(candidates.error());
+      if (const auto id = newest_in_memory(*candidates)) {
+        const std::optional<CheckpointId> copied = newest_untried(with_copies_);
+        tried_in_memory_.push_back(*id);
+        return {Proposal::Action::kRemember, {}, *id, record_with(id->step), notes_, {}, copied};
+      }
       if (candidates->empty() && tried_.empty()) return from_scratch();
       if (std::optional<Proposal> proposal = adopt_newest(*candidates)) return *proposal;
     }
     return fail({ErrorCode::kUnavailable,
                  plan_.root.string() + ": checkpoints vanish as fast as they are found"});
+  }
+
+  /// That every rank has, and that is not older than the newest checkpoint.
+  std::optional<CheckpointId> newest_in_memory(const std::vector<CheckpointId>& candidates) const {
+    const std::optional<CheckpointId> id = newest_untried(in_memory_);
+    if (id && !candidates.empty() && candidates.front().step > id->step) return std::nullopt;
+    return id;
+  }
+
+  /// Of states in memory, newest first.
+  std::optional<CheckpointId> newest_untried(const std::vector<CheckpointId>& states) const {
+    for (const CheckpointId& id : states) {
+      const bool tried =
+          std::find(tried_in_memory_.begin(), tried_in_memory_.end(), id) != tried_in_memory_.end();
+      if (!tried) return id;
+    }
+    return std::nullopt;
   }
 
   /// See open_source. A disk's bad moment is no damage.
@@ -237,7 +304,7 @@ class Proposer {
       tried_.push_back(id);
       if (adopted) {
         copied_ = adopted->copied;
-        return Proposal{Proposal::Action::kRestore, adopted->checkpoint, record, notes_, {}};
+        return Proposal{Proposal::Action::kRestore, adopted->checkpoint, {}, record, notes_, {}};
       }
       notes_.push_back(directory_name(id) + ": " + adopted.error().message);
     }
@@ -267,7 +334,7 @@ class Proposer {
     }
     const Status made = make_directories(files_, plan_.root);
     if (!made) return fail(made.error());
-    return {Proposal::Action::kFresh, {}, record_, notes_, {}};
+    return {Proposal::Action::kFresh, {}, {}, record_, notes_, {}};
   }
 
   Result<std::vector<CheckpointId>> find_candidates() {
@@ -277,6 +344,8 @@ class Proposer {
     TRAINYARD_TRY(refuse_other_jobs(stored.records));
     records_ = std::move(stored.records);
     TRAINYARD_ASSIGN(const Lineage lineage, Lineage::of(*record_.parent_generation, records_));
+    in_memory_ = common_states(offers_, lineage, records_);
+    with_copies_ = states_with_copies(offers_, lineage, records_);
     TRAINYARD_ASSIGN(const std::vector<FoundDirectory> found, find_checkpoints(files_, plan_.root));
     std::vector<CheckpointId> ids = newest_first(found, lineage);
     std::erase_if(ids, [&](const CheckpointId& id) {
@@ -292,7 +361,7 @@ class Proposer {
   }
 
   Proposal fail(Error error) const {
-    return {Proposal::Action::kFail, {}, record_, notes_, std::move(error)};
+    return {Proposal::Action::kFail, {}, {}, record_, notes_, std::move(error)};
   }
 
   FileSystem& files_;
@@ -301,6 +370,10 @@ class Proposer {
   LineageRecords records_;  // as read for the newest look at the candidates
   size_t unreadable_ = 0;   // lineage files that say nothing any more
   std::vector<CheckpointId> tried_;
+  std::vector<RankOffers> offers_;         // by rank
+  std::vector<CheckpointId> in_memory_;    // that all ranks have, newest first
+  std::vector<CheckpointId> with_copies_;  // those that all keepers have as well
+  std::vector<CheckpointId> tried_in_memory_;
   bool copied_ = false;     // the newest proposal
   size_t again_ = 0;        // attempts at the newest proposal after the first
   bool io_failed_ = false;  // some candidate was given up without being known to be damaged
@@ -354,44 +427,56 @@ void move_latest(FileSystem& files, const std::filesystem::path& root, const Che
 }
 
 /// Restored everywhere: the record is the last thing, a generation without one never counts.
-/// `copied`: see Proposer.
 Result<StartedGeneration> conclude(FileSystem& files, const GenerationPlan& plan,
-                                   CommitGroup& group, const Proposal& proposal, bool copied) {
+                                   CommitGroup& group, const Proposal& proposal,
+                                   Proposer& proposer) {
   Proposal own = proposal;
   if (group.rank() == 0) {
+    if (own.action == Proposal::Action::kRemember) proposer.adopt_fallback(own);
     const Status recorded = write_lineage(files, plan.root, proposal.record);
     if (!recorded) {
       own.action = Proposal::Action::kFail;
       own.error = recorded.error();
-    } else if (proposal.action == Proposal::Action::kRestore) {
-      move_latest(files, plan.root, proposal.checkpoint.id, own.notes);
-      if (copied) remove_duplicates(files, plan.root, proposal.record, own.notes);
+    } else if (!own.checkpoint.checksum.empty()) {
+      move_latest(files, plan.root, own.checkpoint.id, own.notes);
+      if (proposer.copied()) remove_duplicates(files, plan.root, proposal.record, own.notes);
     }
   }
   TRAINYARD_ASSIGN(const Proposal agreed, share(group, own));
   if (agreed.action == Proposal::Action::kFail) return agreed.error;
-  StartedGeneration started{agreed.record, std::nullopt, agreed.notes};
-  if (agreed.action == Proposal::Action::kRestore) started.resumed_from = agreed.checkpoint;
+  StartedGeneration started{.record = agreed.record, .notes = agreed.notes};
+  if (!agreed.checkpoint.checksum.empty()) started.resumed_from = agreed.checkpoint;
+  if (agreed.action == Proposal::Action::kRemember) {
+    started.memory_step = agreed.memory.step;
+    started.copied = agreed.copied;
+  }
   return started;
 }
 
 }  // namespace
 
-Result<StartedGeneration> start_generation(
-    FileSystem& files, const GenerationPlan& plan, CommitGroup& group,
-    const std::function<Status(CheckpointReader&)>& restore) {
+Result<StartedGeneration> start_generation(FileSystem& files, const GenerationPlan& plan,
+                                           CommitGroup& group,
+                                           const std::function<Status(CheckpointReader&)>& restore,
+                                           const MemoryStates& memory) {
   const bool lead = group.rank() == 0;
   Proposer proposer(files, plan);
-  Proposal own = lead ? proposer.first() : Proposal{};
+  std::vector<std::string> offers;
+  if (plan.parent_generation) {
+    TRAINYARD_ASSIGN(offers, group.gather(encode(memory.offers)));
+  }
+  Proposal own = lead ? proposer.first(offers) : Proposal{};
   while (true) {  // ends: every failed attempt uses up a candidate
     TRAINYARD_ASSIGN(const Proposal proposal, share(group, own));
     if (proposal.action == Proposal::Action::kFail) return proposal.error;
     Status restored;
     if (proposal.action == Proposal::Action::kRestore) {
       restored = restore_own(files, plan, proposal, restore);
+    } else if (proposal.action == Proposal::Action::kRemember) {
+      restored = memory.restore(proposal.memory);
     }
     TRAINYARD_ASSIGN(const bool failed, group.any(!restored));
-    if (!failed) return conclude(files, plan, group, proposal, proposer.copied());
+    if (!failed) return conclude(files, plan, group, proposal, proposer);
     TRAINYARD_ASSIGN(const std::vector<std::string> reports, group.gather(encode(restored)));
     if (lead) own = proposer.after_failure(proposal, reports);
   }

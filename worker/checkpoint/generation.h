@@ -11,6 +11,7 @@
 #include "worker/checkpoint/commit_group.h"
 #include "worker/checkpoint/file_system.h"
 #include "worker/checkpoint/lineage.h"
+#include "worker/checkpoint/memory_offers.h"
 #include "worker/checkpoint/reader.h"
 
 namespace trainyard::checkpoint {
@@ -29,9 +30,23 @@ struct GenerationPlan {
 /// How a generation began; handed on to the CheckpointWriter.
 struct StartedGeneration {
   LineageRecord record;
-  /// The checkpoint restored from, adopted under this generation's own name; nullopt: from scratch.
+  /// The newest checkpoint of the history, adopted under this generation's own name: the one
+  /// restored from, unless that was memory. nullopt: none.
   std::optional<ManifestRef> resumed_from;
+  /// Step of the state in memory that was restored from; nullopt: none was.
+  std::optional<int64_t> memory_step;
+  /// Where memory_step is given: the newest state, not newer than that one, that every rank has in
+  /// memory and that its keeper has a copy of; nullopt: none.
+  std::optional<CheckpointId> copied = {};
   std::vector<std::string> notes;  ///< one line a rejected checkpoint, the same on every rank
+};
+
+/// What this rank finds in memory of its generation's predecessors.
+struct MemoryStates {
+  RankOffers offers;
+  /// Restores one of the states that all ranks, or the keepers of their copies, offer; as `restore`
+  /// of start_generation.
+  std::function<Status(const CheckpointId&)> restore;
 };
 
 /// Begins a generation; every rank of it calls this once, before its first step. Finds the newest
@@ -39,12 +54,17 @@ struct StartedGeneration {
 /// nobody else's clean-up can take it away), lets every rank restore from it, and when one rank
 /// finds damage all of them step back to the one before. Last, writes lineage/<generation>.json.
 ///
+/// A state of the same history that every rank, or its keeper, has in memory, and that is not older
+/// than the newest checkpoint, comes first. The newest checkpoint is adopted nevertheless, to fall
+/// back on.
+///
 /// `restore` reads this rank's state; it may be called several times and must overwrite everything
 /// each time. It is not called for a fresh run.
 /// Errors: kInvalidData when there are checkpoints but none is good, or when they are another
 /// job's; kConflict when this generation has been begun before; kPeerLost etc. from the group; kIo.
 Result<StartedGeneration> start_generation(FileSystem& files, const GenerationPlan& plan,
                                            CommitGroup& group,
-                                           const std::function<Status(CheckpointReader&)>& restore);
+                                           const std::function<Status(CheckpointReader&)>& restore,
+                                           const MemoryStates& memory = {});
 
 }  // namespace trainyard::checkpoint

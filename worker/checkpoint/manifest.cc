@@ -123,6 +123,12 @@ Result<double> scalar_double(const Scalars& scalars, const std::string& name) {
   return wrong_scalar<double>(name, *scalar, "a float");
 }
 
+int64_t best_step_of(const Scalars& scalars) {
+  const auto found = scalars.find(kBestStepScalar);
+  const auto* step = found == scalars.end() ? nullptr : std::get_if<int64_t>(&found->second);
+  return step == nullptr ? -1 : *step;
+}
+
 Result<std::string> scalar_string(const Scalars& scalars, const std::string& name) {
   TRAINYARD_ASSIGN(const Scalar* scalar, find_scalar(scalars, name));
   if (const auto* value = std::get_if<std::string>(scalar)) return *value;

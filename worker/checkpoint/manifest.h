@@ -18,7 +18,9 @@
 /// docs/formats/checkpoint.md.
 namespace trainyard::checkpoint {
 
-inline constexpr int64_t kFormatVersion = 1;
+/// Of what is written; earlier ones are read. Programs of version 1 do not know
+/// config.numerics.tensorChunks and would go on with other bits.
+inline constexpr int64_t kFormatVersion = 2;
 inline constexpr int64_t kDefaultChunkBytes = 1 << 20;
 inline constexpr int64_t kMaxManifestBytes = 256 << 20;
 /// Limits that keep the work on a hostile manifest small.
@@ -111,6 +113,8 @@ const TensorRecord* find_tensor(const Manifest& manifest, std::string_view name,
 Result<int64_t> scalar_int64(const Scalars& scalars, const std::string& name);
 Result<uint64_t> scalar_uint64(const Scalars& scalars, const std::string& name);
 Result<double> scalar_double(const Scalars& scalars, const std::string& name);
+/// kBestStepScalar; -1 where there is none.
+int64_t best_step_of(const Scalars& scalars);
 Result<std::string> scalar_string(const Scalars& scalars, const std::string& name);
 
 }  // namespace trainyard::checkpoint

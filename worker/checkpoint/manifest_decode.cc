@@ -85,8 +85,8 @@ Result<Manifest> decode_head(const Json& json) {
     return field_error("format", "is \"" + format + "\", wanted \"trainyard-checkpoint\"");
   }
   TRAINYARD_ASSIGN(const int64_t version, integer_member(json, "version", "", 1));
-  if (version != kFormatVersion) {
-    return field_error("version", "is " + std::to_string(version) + ", this program reads " +
+  if (version > kFormatVersion) {
+    return field_error("version", "is " + std::to_string(version) + ", this program reads 1 to " +
                                       std::to_string(kFormatVersion) + "; use a newer one");
   }
   TRAINYARD_ASSIGN(manifest.job_uid, string_member(json, "jobUid", ""));

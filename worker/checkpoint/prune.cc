@@ -14,6 +14,16 @@ bool contains(const std::vector<T>& values, const T& value) {
   return std::find(values.begin(), values.end(), value) != values.end();
 }
 
+/// What the newest checkpoint that can be opened says; -1: nothing.
+int64_t best_step(FileSystem& files, const std::filesystem::path& root,
+                  const LineageRecords& records, const std::vector<CheckpointId>& newest_first) {
+  for (const CheckpointId& id : newest_first) {
+    const auto reader = open_own(files, root, id, records, Verify::kManifest);
+    if (reader) return best_step_of((*reader)->manifest().scalars);
+  }
+  return -1;
+}
+
 }  // namespace
 
 Result<PrunePlan> plan_prune(FileSystem& files, const std::filesystem::path& root,
@@ -50,8 +60,10 @@ Result<PrunePlan> plan_prune(FileSystem& files, const std::filesystem::path& roo
     if (unfinished) plan.left_alone.push_back(directory_name(directory.id) + ": unfinished");
     return unfinished || contains(checked.damaged, directory.id);
   });
+  RetentionPolicy with_best = policy;
+  with_best.best_step = best_step(files, root, stored.records, accepted);
   plan.removed = plan_retention(found, newest, lineage, stored.recorded,
-                                std::numeric_limits<int64_t>::max(), policy);
+                                std::numeric_limits<int64_t>::max(), with_best);
   std::sort(plan.removed.begin(), plan.removed.end());
   plan.records = stored.records;
   std::vector<CheckpointId> left;

@@ -24,7 +24,8 @@ struct PrunePlan {
 };
 
 /// What a policy removes from the newest generation's history. The `keep_last` newest that verify
-/// byte for byte are kept, however many damaged ones lie between them; those, what the newest
+/// byte for byte are kept, however many damaged ones lie between them, and the one with the best
+/// model where the newest names it; those, what the newest
 /// generation has not finished and other branches are left alone. Reads in full until it has found
 /// those `keep_last`; what is older is not read, so that nobody knows whether it is damaged.
 /// Errors: kNotFound when there is no checkpoint; kInvalidData when none of them is good, so that

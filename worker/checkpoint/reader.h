@@ -15,6 +15,7 @@
 #include "worker/checkpoint/file_system.h"
 #include "worker/checkpoint/lineage.h"
 #include "worker/checkpoint/manifest.h"
+#include "worker/checkpoint/state_store.h"
 
 namespace trainyard::checkpoint {
 
@@ -34,7 +35,7 @@ struct Damage {
 /// Reads one checkpoint, whatever layout wrote it. Used by one thread at a time.
 /// Memory: one chunk a shard that is read piece by piece. Holds at most 64 files open, however many
 /// shards there are.
-class CheckpointReader {
+class CheckpointReader final : public StateStore {
  public:
   /// `directory` is the checkpoint's own (".../g3-step-0000000100"). `files` must outlive the
   /// reader. Errors: kNotFound (no manifest), kInvalidData naming file, chunk and what was wrong,
@@ -42,9 +43,11 @@ class CheckpointReader {
   static Result<std::unique_ptr<CheckpointReader>> open(FileSystem& files,
                                                         const std::filesystem::path& directory,
                                                         Verify verify);
-  ~CheckpointReader();
+  ~CheckpointReader() override;
 
-  const Manifest& manifest() const { return manifest_; }
+  std::string name() const override { return directory_.filename().string(); }
+  std::string place() const override { return directory_.string(); }
+  const Manifest& manifest() const override { return manifest_; }
   /// The manifest's own checksum.
   const std::string& checksum() const { return checksum_; }
   const std::filesystem::path& directory() const { return directory_; }
@@ -57,7 +60,8 @@ class CheckpointReader {
               std::span<std::byte> out);
   /// The same of a float32 tensor, or (second form) the whole of one. Errors: as read();
   /// kInvalidData for another dtype or size.
-  Status read(std::string_view name, TensorKind kind, const Rectangle& where, std::span<float> out);
+  Status read(std::string_view name, TensorKind kind, const Rectangle& where,
+              std::span<float> out) override;
   Status read_all(std::string_view name, TensorKind kind, std::span<float> out);
 
   /// A float32 tensor front to back, in pieces of at most 16 MiB. Errors: as read(); those of

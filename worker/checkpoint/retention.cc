@@ -31,7 +31,8 @@ std::vector<CheckpointId> plan_retention(std::span<const FoundDirectory> found, 
     if (!steps.insert(id.step).second) continue;
     const bool multiple = policy.keep_every_steps > 0 && id.step % policy.keep_every_steps == 0;
     const bool proven = id.step <= policy.proven_step;
-    if (steps.size() <= keep_last || multiple || (proven && !proven_kept)) kept.insert(id);
+    const bool best = id.step == policy.best_step;
+    if (steps.size() <= keep_last || multiple || best || (proven && !proven_kept)) kept.insert(id);
     proven_kept = proven_kept || proven;
   }
   std::vector<CheckpointId> removed;

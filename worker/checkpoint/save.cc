@@ -101,6 +101,7 @@ Status Save::agree(Result<Snapshot> snapshot, CheckpointOutcome& outcome) {
     described.samples_consumed = snapshot->samples_consumed;
     described.config_json = snapshot->config_json;
     described.scalars = snapshot->scalars;
+    best_step_ = best_step_of(described.scalars);
   }
   TRAINYARD_ASSIGN(std::string own, write_own_shard(std::move(snapshot), outcome));
   const trace::ScopedSpan span(context_.options.spans, trace::Track::kCheckpoint,
@@ -265,6 +266,7 @@ void Save::clean_up(const Verdict& verdict) {
     });
   } else {
     RetentionPolicy policy = context_.options.retention;
+    policy.best_step = best_step_;
     if (context_.options.proven_step) policy.proven_step = context_.options.proven_step();
     context_.disk.start([notes, id = id_, root = context_.options.root, policy](FileSystem& files) {
       if (std::string note = point_latest(files, root, id); !note.empty()) {

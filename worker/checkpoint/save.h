@@ -53,6 +53,7 @@ class Save {
   SaveContext context_;
   CheckpointId id_;
   std::optional<ManifestRef> previous_;
+  int64_t best_step_ = -1;                       // of what is saved
   std::chrono::steady_clock::time_point limit_;  // of all waits together
 };
 

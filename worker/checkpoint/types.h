@@ -45,6 +45,10 @@ using Scalars = std::map<std::string, Scalar>;
 /// for `trainyard ckpt show --hash`.
 inline constexpr char kOptimizerStepScalar[] = "optimizerStep";  ///< int64: AdamW's t
 inline constexpr char kSeedScalar[] = "seed";                    ///< uint64
+/// Names of the scalars of a run with early stopping: the step whose model had the lowest
+/// validation loss so far, and that loss. Retention keeps the checkpoint of that step.
+inline constexpr char kBestStepScalar[] = "bestStep";            ///< int64
+inline constexpr char kBestLossScalar[] = "bestValidationLoss";  ///< double
 
 /// What one rank puts into a checkpoint. Over all ranks the slices of a tensor must be disjoint and
 /// cover it; replicated tensors are written once.

@@ -54,7 +54,63 @@ struct PointToPointOptions {
   std::optional<std::chrono::milliseconds> patience;
 };
 
-/// Collectives and point-to-point on a group of ranks.
+/// What the ranks of a group do together within a step: in the memory of the host, or in that of
+/// the device that they compute on. See Communicator for what every operation promises.
+class StepCommunicator {
+ public:
+  virtual ~StepCommunicator() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  /// In place: on completion every rank holds the combination of all ranks' `data`.
+  virtual WorkPtr all_reduce(std::span<std::byte> data, DType dtype, ReduceOp op) = 0;
+
+  /// `data` holds sum(counts) elements; on completion elements
+  /// [sum(counts[0..rank)), + counts[rank]) of `data` hold the combination, the rest is undefined.
+  virtual WorkPtr reduce_scatter(std::span<std::byte> data, std::span<const int64_t> counts,
+                                 DType dtype, ReduceOp op) = 0;
+
+  /// `data` holds sum(counts) elements, this rank's part already in place; on completion all parts
+  /// are there.
+  virtual WorkPtr all_gather(std::span<std::byte> data, std::span<const int64_t> counts,
+                             DType dtype) = 0;
+
+  /// `send` and `receive` hold size() parts of as many elements each, and do not overlap: what is
+  /// part r of `send` here arrives on rank r, as the part of this rank. Of at least two ranks.
+  virtual WorkPtr all_to_all(std::span<const std::byte> send, std::span<std::byte> receive,
+                             DType dtype) = 0;
+
+  /// One message to, or from, one peer. Like every operation they run in the order of the calls:
+  /// two ranks that both send first and then receive large messages wait for each other until the
+  /// deadline; batch what has to overlap. Blocking: `->wait()`.
+  virtual WorkPtr send(std::span<const std::byte> data, int peer,
+                       const PointToPointOptions& options) = 0;
+  virtual WorkPtr receive(std::span<std::byte> data, int peer,
+                          const PointToPointOptions& options) = 0;
+  WorkPtr send(std::span<const std::byte> data, int peer) { return send(data, peer, {}); }
+  WorkPtr receive(std::span<std::byte> data, int peer) { return receive(data, peer, {}); }
+
+  /// Fails every pending and later operation on this rank with `reason`; peers see kPeerLost or
+  /// kAborted soon. `lost_ranks`: the global ranks whose loss is the reason, which peers learn,
+  /// too. Idempotent; returns at once.
+  virtual void abort(const Error& reason, std::span<const int> lost_ranks) = 0;
+  void abort(const Error& reason) { abort(reason, {}); }
+
+  /// From now on every operation adds a kCollective span to `track`: from its start on the
+  /// execution stream to its end. Call before the first operation; `sink` is not owned and outlives
+  /// this.
+  virtual void observe(trace::SpanSink* sink, trace::Track track) = 0;
+
+  /// Thread-safe; cheap enough for every step.
+  virtual Counters counters() const = 0;
+
+  /// After a kPeerLost: the global ranks held lost, ascending, as far as this rank knows (itself
+  /// observed or reported by a peer); otherwise empty. Thread-safe.
+  virtual std::vector<int> lost_ranks() const = 0;
+};
+
+/// Collectives and point-to-point on a group of ranks, in the memory of the host.
 ///
 /// Asynchronous: every operation is enqueued on the communicator's own execution stream, runs in
 /// the order of the calls, and reports through the Work it returns. All ranks of the group must
@@ -69,26 +125,9 @@ struct PointToPointOptions {
 /// but for the sign and payload of a NaN.
 ///
 /// A call whose arguments cannot be right (counts, root, peer) fails the group with kInvalidConfig.
-class Communicator {
+class Communicator : public StepCommunicator {
  public:
-  virtual ~Communicator() = default;
-
-  virtual int rank() const = 0;
-  virtual int size() const = 0;
   virtual int64_t generation() const = 0;
-
-  /// In place: on completion every rank holds the combination of all ranks' `data`.
-  virtual WorkPtr all_reduce(std::span<std::byte> data, DType dtype, ReduceOp op) = 0;
-
-  /// `data` holds sum(counts) elements; on completion elements
-  /// [sum(counts[0..rank)), + counts[rank]) of `data` hold the combination, the rest is undefined.
-  virtual WorkPtr reduce_scatter(std::span<std::byte> data, std::span<const int64_t> counts,
-                                 DType dtype, ReduceOp op) = 0;
-
-  /// `data` holds sum(counts) elements, this rank's part already in place; on completion all parts
-  /// are there.
-  virtual WorkPtr all_gather(std::span<std::byte> data, std::span<const int64_t> counts,
-                             DType dtype) = 0;
 
   /// On completion every rank holds `root`'s data.
   virtual WorkPtr broadcast(std::span<std::byte> data, int root) = 0;
@@ -114,6 +153,8 @@ class Communicator {
   virtual WorkPtr all_to_all(std::span<const std::byte> send, std::span<const int64_t> send_counts,
                              std::span<std::byte> receive, std::span<const int64_t> receive_counts,
                              DType dtype) = 0;
+  WorkPtr all_to_all(std::span<const std::byte> send, std::span<std::byte> receive,
+                     DType dtype) final;
 
   /// Completes on no rank before every rank has called it.
   virtual WorkPtr barrier() = 0;
@@ -125,11 +166,10 @@ class Communicator {
     return batch_point_to_point(std::move(transfers), PointToPointOptions{});
   }
 
-  /// One message to, or from, one peer. Like every operation they run in the order of the calls:
-  /// two ranks that both send first and then receive large messages wait for each other until the
-  /// deadline; batch what has to overlap. Blocking: `->wait()`.
-  WorkPtr send(std::span<const std::byte> data, int peer, const PointToPointOptions& options = {});
-  WorkPtr receive(std::span<std::byte> data, int peer, const PointToPointOptions& options = {});
+  using StepCommunicator::receive;
+  using StepCommunicator::send;
+  WorkPtr send(std::span<const std::byte> data, int peer, const PointToPointOptions& options) final;
+  WorkPtr receive(std::span<std::byte> data, int peer, const PointToPointOptions& options) final;
 
   /// A communicator over some ranks of this one (ascending); collective over the members only. It
   /// has an execution stream, sequence numbers and connections of its own, so that it may be used
@@ -140,24 +180,6 @@ class Communicator {
   Result<std::unique_ptr<Communicator>> sub_group(std::span<const int> ranks) {
     return sub_group(ranks, Waits::kTogether);
   }
-
-  /// Fails every pending and later operation on this rank with `reason`; peers see kPeerLost or
-  /// kAborted soon. `lost_ranks`: the global ranks whose loss is the reason, which peers learn,
-  /// too. Idempotent; returns at once.
-  virtual void abort(const Error& reason, std::span<const int> lost_ranks) = 0;
-  void abort(const Error& reason) { abort(reason, {}); }
-
-  /// From now on every operation adds a kCollective span to `track`: from its start on the
-  /// execution stream to its end. Call before the first operation; `sink` is not owned and outlives
-  /// this.
-  virtual void observe(trace::SpanSink* sink, trace::Track track) = 0;
-
-  /// Thread-safe; cheap enough for every step.
-  virtual Counters counters() const = 0;
-
-  /// After a kPeerLost: the global ranks held lost, ascending, as far as this rank knows (itself
-  /// observed or reported by a peer); otherwise empty. Thread-safe.
-  virtual std::vector<int> lost_ranks() const = 0;
 };
 
 /// What a rank needs to meet its peers.

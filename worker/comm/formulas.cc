@@ -48,8 +48,17 @@ int64_t reduce_scatter_bytes_sent(int rank, std::span<const int64_t> counts, DTy
   return (total(counts) - counts[static_cast<size_t>(rank)]) * size_of(dtype);
 }
 
+int sole_owner(std::span<const int64_t> counts) {
+  const auto has_some = [](int64_t count) { return count > 0; };
+  if (std::ranges::count_if(counts, has_some) != 1) return -1;
+  return static_cast<int>(std::ranges::find_if(counts, has_some) - counts.begin());
+}
+
 int64_t all_gather_bytes_sent(int rank, std::span<const int64_t> counts, DType dtype,
                               std::span<const int> ring) {
+  if (sole_owner(counts) >= 0) {
+    return (std::ssize(counts) - 1) * counts[static_cast<size_t>(rank)] * size_of(dtype);
+  }
   return all_gather_bytes_sent(static_cast<int>(counts.size()), counts[static_cast<size_t>(rank)],
                                count_after(rank, counts, ring), total(counts), dtype);
 }

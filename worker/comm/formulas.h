@@ -35,12 +35,17 @@ int64_t all_reduce_bytes_sent(int size, int rank, int64_t count, DType dtype,
 /// S - |c_rank|, whatever the algorithm and the ring; over all ranks (P-1)S.
 int64_t reduce_scatter_bytes_sent(int rank, std::span<const int64_t> counts, DType dtype);
 
-/// Direct: (P-1)|c_rank|. Ring: S - |c_next|. Over all ranks (P-1)S either way.
+/// The member that has all of a buffer: its reduce_scatter and all_gather are stars around it. -1:
+/// several share it.
+int sole_owner(std::span<const int64_t> counts);
+
+/// Direct, and where one has it all: (P-1)|c_rank|. Ring: S - |c_next|. Over all ranks (P-1)S
+/// either way.
 int64_t all_gather_bytes_sent(int rank, std::span<const int64_t> counts, DType dtype,
                               std::span<const int> ring = {});
 
-/// The same from what of the parts counts: elements of this rank's, of its neighbour's in the ring
-/// and of `all` of the `size` ranks.
+/// The same from what of the parts counts, where several have one: elements of this rank's, of its
+/// neighbour's in the ring and of `all` of the `size` ranks.
 int64_t all_gather_bytes_sent(int size, int64_t own, int64_t next, int64_t all, DType dtype);
 
 /// S for each rank this one forwards to: the children in the tree, or the neighbour in the ring,

@@ -22,6 +22,13 @@ Result<Communicator*> group_of(Communicator& world, const layout::Mesh& mesh,
   return own.get();
 }
 
+/// By place_of().
+constexpr std::array kTracks = {trace::Track::kShardGroup,   trace::Track::kReplicaGroup,
+                                trace::Track::kTiedGroup,    trace::Track::kTensorGroup,
+                                trace::Track::kSlicedGroup,  trace::Track::kContextGroup,
+                                trace::Track::kActivationIn, trace::Track::kActivationOut,
+                                trace::Track::kGradientIn,   trace::Track::kGradientOut};
+
 }  // namespace
 
 Result<Groups> Groups::make(Communicator& world, const layout::Mesh& mesh,
@@ -40,19 +47,37 @@ Result<Groups> Groups::make(Communicator& world, const layout::Mesh& mesh,
     return c == layout::Coordinate{at.pp, at.dp, c.fsdp, at.cp, at.tp};
   };
   const auto is_copy = [&](const layout::Coordinate& c) {
-    return c == layout::Coordinate{c.pp, c.dp, at.fsdp, at.cp, at.tp};
+    return c == layout::Coordinate{c.pp, c.dp, at.fsdp, c.cp, at.tp};
   };
   const auto is_replica = [&](const layout::Coordinate& c) { return is_copy(c) && c.pp == at.pp; };
   const auto is_at_an_end = [&](const layout::Coordinate& c) {
     return c.pp == 0 || c.pp == mesh.pp - 1;
   };
   const auto is_tied = [&](const layout::Coordinate& c) { return is_copy(c) && is_at_an_end(c); };
-  TRAINYARD_ASSIGN(groups.shard, group_of(world, mesh, is_shard, groups.own_shard_));
-  if (mesh.dp > 1) {
-    TRAINYARD_ASSIGN(groups.replica_, group_of(world, mesh, is_replica, groups.own_replica_));
+  TRAINYARD_ASSIGN(groups.shard, group_of(world, mesh, is_shard, groups.own_[0]));
+  if (mesh.tp > 1) {
+    const auto is_tensor = [&](const layout::Coordinate& c) {
+      return c == layout::Coordinate{at.pp, at.dp, at.fsdp, at.cp, c.tp};
+    };
+    TRAINYARD_ASSIGN(groups.tensor, group_of(world, mesh, is_tensor, groups.own_[3]));
+  }
+  if (mesh.tp > 1 && mesh.slices) {
+    const auto is_sliced = [&](const layout::Coordinate& c) {
+      return c == layout::Coordinate{at.pp, c.dp, at.fsdp, c.cp, c.tp};
+    };
+    TRAINYARD_ASSIGN(groups.sliced_, group_of(world, mesh, is_sliced, groups.own_[4]));
+  }
+  if (mesh.cp > 1) {
+    const auto is_context = [&](const layout::Coordinate& c) {
+      return c == layout::Coordinate{at.pp, at.dp, at.fsdp, c.cp, at.tp};
+    };
+    TRAINYARD_ASSIGN(groups.context, group_of(world, mesh, is_context, groups.own_[kContextGroup]));
+  }
+  if (mesh.copies() > 1) {
+    TRAINYARD_ASSIGN(groups.replica_, group_of(world, mesh, is_replica, groups.own_[1]));
   }
   if (mesh.pp > 1 && is_at_an_end(at)) {
-    TRAINYARD_ASSIGN(groups.tied_, group_of(world, mesh, is_tied, groups.own_tied_));
+    TRAINYARD_ASSIGN(groups.tied_, group_of(world, mesh, is_tied, groups.own_[2]));
   }
   TRAINYARD_TRY(groups.make_channels(mesh.pp > 1 && stages_per_rank > 1));
   return groups;
@@ -72,7 +97,9 @@ Status Groups::make_channels(bool joins_ends) {
     const bool sends = before == at.pp;
     for (const Channel channel : {sends ? Channel::kActivationOut : Channel::kActivationIn,
                                   sends ? Channel::kGradientIn : Channel::kGradientOut}) {
-      TRAINYARD_ASSIGN(channels_[static_cast<size_t>(channel)], world->sub_group(ranks));
+      const auto c = static_cast<size_t>(channel);
+      TRAINYARD_ASSIGN(own_[kStateGroups + c], world->sub_group(ranks));
+      channels_[c] = own_[kStateGroups + c].get();
     }
   }
   return {};
@@ -80,6 +107,38 @@ Status Groups::make_channels(bool joins_ends) {
 
 Groups Groups::of_data_ranks(Communicator& world) {
   return *make(world, {.fsdp = world.size()});  // makes no group, so nothing can fail
+}
+
+StepCommunicator** Groups::place_of(size_t group) {
+  StepCommunicator** const of_states[] = {&shard, &replica_, &tied_, &tensor, &sliced_, &context};
+  return group < kStateGroups ? of_states[group] : &channels_[group - kStateGroups];
+}
+
+Result<Groups> Groups::on_device(const OnDevice& make) const {
+  Groups groups;
+  groups.mesh = mesh;
+  groups.at = at;
+  groups.world = world;
+  groups.host_ = this;
+  StepCommunicator* const found[] = {shard, replica_, tied_, tensor, sliced_, context};
+  for (size_t group = 0; group < own_.size(); ++group) {
+    const bool is_world = group < kStateGroups && found[group] == world;
+    Communicator* host = own_[group].get();
+    if (is_world) {
+      std::vector<int> everyone(static_cast<size_t>(world->size()));
+      std::iota(everyone.begin(), everyone.end(), 0);
+      TRAINYARD_ASSIGN(groups.own_[group], world->sub_group(everyone));
+      host = groups.own_[group].get();
+    }
+    if (host == nullptr) continue;
+    const GroupUse use = group == kContextGroup ? GroupUse::kExchanges
+                         : group < kStateGroups ? GroupUse::kCollectives
+                                                : GroupUse::kMessages;
+    TRAINYARD_ASSIGN(groups.on_device_.emplace_back(), make(*host, use));
+    *groups.place_of(group) = groups.on_device_.back().get();
+    if (sink_ != nullptr) groups.on_device_.back()->observe(sink_, kTracks[group]);
+  }
+  return groups;
 }
 
 Result<Communicator*> Groups::background() {
@@ -93,40 +152,55 @@ Result<Communicator*> Groups::background() {
   return own_background_.get();
 }
 
-std::vector<Communicator*> Groups::training() const {
-  std::vector<Communicator*> found = {world};
-  for (const auto* own : {&own_shard_, &own_replica_, &own_tied_}) {
-    if (*own) found.push_back(own->get());
+Result<Communicator*> Groups::across_nodes(int ranks_per_node) {
+  if (own_across_nodes_) return own_across_nodes_.get();
+  if (ranks_per_node < 1 || world->size() % ranks_per_node != 0) {
+    return Error{ErrorCode::kInvalidConfig, "groups: found " + std::to_string(world->size()) +
+                                                " ranks, wanted whole nodes of " +
+                                                std::to_string(ranks_per_node)};
   }
-  for (const auto& channel : channels_) {
-    if (channel) found.push_back(channel.get());
+  std::vector<int> members;
+  for (int rank = world->rank() % ranks_per_node; rank < world->size(); rank += ranks_per_node)
+    members.push_back(rank);
+  TRAINYARD_ASSIGN(own_across_nodes_, world->sub_group(members, Waits::kApart));
+  return own_across_nodes_.get();
+}
+
+std::vector<StepCommunicator*> Groups::training() const {
+  std::vector<StepCommunicator*> found = {world};
+  if (host_ != nullptr) {  // each speaks for the one that it is made of
+    for (const auto& group : on_device_)
+      found.push_back(group.get());
+    return found;
+  }
+  for (const auto& own : own_) {
+    if (own) found.push_back(own.get());
   }
   return found;
 }
 
-std::vector<Communicator*> Groups::all() const {
-  std::vector<Communicator*> found = training();
-  if (own_background_) found.push_back(own_background_.get());
+std::vector<StepCommunicator*> Groups::all() const {
+  std::vector<StepCommunicator*> found = training();
+  for (const Groups* groups : {this, host_}) {
+    if (groups == nullptr) continue;
+    for (const auto* own : {&groups->own_background_, &groups->own_across_nodes_}) {
+      if (*own) found.push_back(own->get());
+    }
+  }
   return found;
 }
 
 void Groups::observe(trace::SpanSink* sink) {
   sink_ = sink;
   world->observe(sink, trace::Track::kDataGroup);
-  if (own_shard_) own_shard_->observe(sink, trace::Track::kShardGroup);
-  if (own_replica_) own_replica_->observe(sink, trace::Track::kReplicaGroup);
-  if (own_tied_) own_tied_->observe(sink, trace::Track::kTiedGroup);
-  constexpr std::array<trace::Track, kChannels> kTracks = {
-      trace::Track::kActivationIn, trace::Track::kActivationOut, trace::Track::kGradientIn,
-      trace::Track::kGradientOut};
-  for (size_t channel = 0; channel < kChannels; ++channel) {
-    if (channels_[channel]) channels_[channel]->observe(sink, kTracks[channel]);
+  for (size_t group = 0; group < own_.size(); ++group) {
+    if (own_[group]) own_[group]->observe(sink, kTracks[group]);
   }
 }
 
 Counters Groups::counters() const {
   Counters sum;
-  for (const Communicator* group : training()) {
+  for (const StepCommunicator* group : training()) {
     const Counters one = group->counters();
     sum.bytes_sent += one.bytes_sent;
     sum.bytes_received += one.bytes_received;
@@ -144,7 +218,7 @@ Counters Groups::counters() const {
 
 std::vector<int> Groups::lost_ranks() const {
   std::set<int> lost;
-  for (const Communicator* group : all()) {
+  for (const StepCommunicator* group : all()) {
     for (const int rank : group->lost_ranks())
       lost.insert(rank);
   }
@@ -154,7 +228,7 @@ std::vector<int> Groups::lost_ranks() const {
 void Groups::abort(const Error& reason) const {
   std::vector<int> lost;
   if (reason.code == ErrorCode::kPeerLost) lost = lost_ranks();
-  for (Communicator* group : all())
+  for (StepCommunicator* group : all())
     group->abort(reason, lost);
 }
 

@@ -52,10 +52,10 @@ Status check(const BatchLoaderOptions& options) {
 }  // namespace
 
 int64_t batch_loader_bytes(const BatchPartition& batch, int64_t data_rank,
-                           int64_t tokens_per_sample) {
+                           int64_t tokens_per_sample, bool cuts_documents) {
   const int64_t slots = batch.micro_batches(data_rank) + kPrefetchBatches;
   const int64_t rows = slots * batch.micro_batch(data_rank, 0).size();
-  return rows * tokens_per_sample * 2 * static_cast<int64_t>(sizeof(int32_t));
+  return rows * tokens_per_sample * MicroBatchBuffer::row_bytes(cuts_documents);
 }
 
 /// A ring of buffers between the reading thread and the consumer. Buffers [step, read) are filled;
@@ -69,7 +69,7 @@ struct BatchLoader::Ring {
         micro_batches(options.batch.micro_batches(options.data_rank)),
         ring(static_cast<size_t>(micro_batches + options.prefetch),
              MicroBatchBuffer(options.batch.micro_batch(options.data_rank, 0).size(),
-                              options.tokens_per_sample)) {}
+                              options.tokens_per_sample, options.end_of_text)) {}
 
   MicroBatchBuffer& slot(int64_t batch) {
     return ring[static_cast<size_t>(batch % static_cast<int64_t>(ring.size()))];

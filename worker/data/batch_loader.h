@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "common/base/clock.h"
 #include "common/base/error.h"
@@ -20,6 +21,7 @@ struct BatchLoaderOptions {
   BatchPartition batch;                 ///< of each step
   int64_t data_rank = 0;                ///< d
   int64_t first_step = 0;               ///< for example after a restore
+  std::optional<int32_t> end_of_text;   ///< cuts windows into documents; nullopt: they are whole
   int64_t prefetch = kPrefetchBatches;  ///< micro-batches read ahead of the step, 1..64
   /// How long micro_batch() waits for the reading thread before it gives up (a hung disk or network
   /// mount).
@@ -28,7 +30,7 @@ struct BatchLoaderOptions {
 
 /// Bytes of the tokens that the BatchLoader of a rank holds.
 int64_t batch_loader_bytes(const BatchPartition& batch, int64_t data_rank,
-                           int64_t tokens_per_sample);
+                           int64_t tokens_per_sample, bool cuts_documents);
 
 /// Yields the micro-batches of steps first_step, first_step + 1, ... for one data-parallel rank,
 /// read ahead by one thread into a ring of buffers that has room for a step and for what is read

@@ -49,7 +49,7 @@ Result<MicroBatch> EvaluationLoader::micro_batch(int index) {
   asked_ = std::max<int64_t>(asked_, index + 1);
   while (std::ssize(buffers_) <= index) {
     buffers_.emplace_back(windows_.micro_batch(options_.data_rank, 0).size(),
-                          options_.tokens_per_sample);
+                          options_.tokens_per_sample, options_.end_of_text);
   }
   MicroBatchBuffer& buffer = buffers_[static_cast<size_t>(index)];
   while (buffer.windows() < windows.size()) {

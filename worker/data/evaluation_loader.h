@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "common/base/error.h"
@@ -18,6 +19,7 @@ struct EvaluationOptions {
   int64_t windows_max = 0;  ///< the first so many windows; 0: all
   int64_t data_ranks = 1;   ///< the windows are shared out as a global batch is
   int64_t data_rank = 0;
+  std::optional<int32_t> end_of_text = std::nullopt;  ///< as BatchLoaderOptions
 };
 
 /// The first windows of a held-out set in file order, the same at every call and layout; the last

@@ -11,9 +11,12 @@ namespace trainyard::data {
 /// What one rank feeds to one pass of the model: sequences of any length, which see themselves
 /// alone.
 struct MicroBatch {
-  /// At least one sequence, none longer than sequenceLength. Ordinals are step x B + i; in
-  /// evaluation the number of the window instead.
+  /// At least one sequence, none longer than sequenceLength. Ordinals are step x B + i, in
+  /// evaluation the number of the window instead; of documents see add_documents().
   kernels::Rows rows;
+  /// Which rows are samples of the batch, where their sequences are documents of it: sums over rows
+  /// have the grains of these. Empty: the sequences are.
+  std::span<const kernels::Sequence> samples = {};
   std::span<const int32_t> tokens;   ///< by row
   std::span<const int32_t> targets;  ///< by row; empty while sampling
 };

@@ -180,7 +180,8 @@ class Collector {
         why += "; passed over: " + describe(group, 3);
       return Error{ErrorCode::kInvalidConfig,
                    input.string() + ": found no file whose name matches '" + include_text_ +
-                       "'; change --include" + names_only(include_text_) + why};
+                       "'; change --include ('.' takes every name)" + names_only(include_text_) +
+                       why};
     }
     // As strings: a path's own order puts folders by component, which people do not expect.
     const auto begin = result_.files.begin() + static_cast<std::ptrdiff_t>(before);

@@ -22,6 +22,7 @@ class CpuDevice final : public Device {
            std::to_string(options_.threads) + (options_.threads == 1 ? " thread" : " threads");
   }
   DeviceLimits limits() const override { return cpu_limits(); }
+  kernels::DeviceFormats formats(DType compute) const override { return cpu_formats(compute); }
   int host_threads() const override { return options_.threads; }
   MemorySource& memory() override { return memory_; }
   MemorySource& host_memory() override { return heap_; }
@@ -49,6 +50,8 @@ DeviceLimits cpu_limits() {
           .head_dim = kernels::kMaxHeadDim,
           .attention_elements = kernels::kMaxAttentionElements};
 }
+
+kernels::DeviceFormats cpu_formats(DType compute) { return {.compute = compute}; }
 
 int64_t cpu_scratch_bytes(int threads) { return threads * kernels::kScratchBytesPerThread; }
 

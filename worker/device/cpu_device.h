@@ -22,6 +22,8 @@ Result<std::unique_ptr<Device>> make_cpu_device(const CpuDeviceOptions& options 
                                                 MemorySource* memory = nullptr);
 
 DeviceLimits cpu_limits();
+/// Residual stream and gradients are fp32.
+kernels::DeviceFormats cpu_formats(DType compute);
 /// What the kernels need beside their arguments.
 int64_t cpu_scratch_bytes(int threads);
 

@@ -8,10 +8,12 @@
 #include <thread>
 #include <utility>
 
+#include "common/api/numerics.h"
 #include "common/base/check.h"
 #include "worker/engine/limits.h"
 #include "worker/model/family.h"
 #include "worker/model/initialize.h"
+#include "worker/model/parallelize.h"
 #include "worker/program/schedules/schedules.h"
 #include "worker/state/units.h"
 
@@ -28,10 +30,10 @@ constexpr int64_t kStagedElements = int64_t{4} << 20;
 double mean_loss(const ControlWord& control) {
   // A loss that is not finite or too large counts as nothing in the sums: their mean would flatter.
   // Of more targets than the sums are made for they may have wrapped.
-  if (control.loss_unknown != 0 || control.targets > kernels::kLossesMax) {
-    return std::numeric_limits<double>::quiet_NaN();
-  }
-  if (control.targets == 0) return 0;
+  // Of none there is no mean.
+  const bool is_known =
+      control.loss_unknown == 0 && control.targets > 0 && control.targets <= kernels::kLossesMax;
+  if (!is_known) return std::numeric_limits<double>::quiet_NaN();
   return loss_total(control) / static_cast<double>(control.targets);
 }
 
@@ -56,11 +58,18 @@ Engine::~Engine() = default;
 
 Result<std::unique_ptr<Engine>> Engine::create(const EngineSetup& setup) {
   auto engine = std::unique_ptr<Engine>(new Engine(setup));
+  engine->setup_.spec.numerics = api::with_defaults(setup.spec);
   const api::EngineSpec& spec = engine->setup_.spec;
   Device& device = *setup.device;
-  TRAINYARD_ASSIGN(engine->model_, build_model(spec.model));
-  TRAINYARD_TRY(check_kernel_limits(spec, device.limits()));
-  engine->compute_ = compute_type(spec.precision);
+  TRAINYARD_ASSIGN(Model model, build_model(spec.model, *spec.numerics.tensor_chunks));
+  const comm::Groups& groups = *setup.groups;
+  TRAINYARD_ASSIGN(engine->stages_, stages_of(model, spec, groups.mesh));
+  TRAINYARD_ASSIGN(engine->model_, parallelize(std::move(model), groups.mesh, groups.at));
+  TRAINYARD_TRY(check_kernel_limits(spec, device.limits(), setup.purpose == Purpose::kTrain));
+  engine->formats_ = device.formats(compute_type(spec.precision));
+  if (setup.purpose == Purpose::kTrain) {
+    TRAINYARD_TRY(check_sums(spec.numerics, engine->formats_));
+  }
   const int64_t scratch = device.kernels().scratch_bytes();
   TRAINYARD_ASSIGN(engine->kernel_scratch_, device.memory().allocate(kStepWordsBytes + scratch));
   const std::span<std::byte> block = engine->kernel_scratch_->bytes();
@@ -69,41 +78,30 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineSetup& setup) {
   TRAINYARD_TRY(engine->make_states());
   engine->optimizer_ = std::make_unique<Optimizer>(spec.optimizer, spec.learning_rate_schedule,
                                                    api::horizon_of(spec), engine->model_);
-  Engine* const self = engine.get();
-  engine->interpreter_ = std::make_unique<Interpreter>(Machine{
-      .model = &engine->model_,
-      .stages = &engine->stages_,
-      .device = &device,
-      .words = reinterpret_cast<StepWords*>(block.data()),
-      .states = engine->states_.get(),
-      .groups = setup.groups,
-      .optimizer = engine->optimizer_.get(),
-      .on_instruction =
-          [self](int id, const Instruction& instruction) {
-            if (self->on_instruction_) {
-              self->on_instruction_(id, instruction,
-                                    self->level_base_ + (*self->level_)[static_cast<size_t>(id)]);
-            }
-          },
-      .on_wait =
-          [self](bool waits) {
-            if (self->on_wait_) self->on_wait_(waits);
-          },
-      .spans = setup.spans});
+  engine->interpreter_ =
+      std::make_unique<Interpreter>(Machine{.model = &engine->model_,
+                                            .stages = &engine->stages_,
+                                            .device = &device,
+                                            .words = engine->words(),
+                                            .states = engine->states_.get(),
+                                            .groups = setup.groups,
+                                            .optimizer = engine->optimizer_.get(),
+                                            .observer = &engine->setup_.observer});
   TRAINYARD_TRY(engine->plan_step());
   return engine;
 }
 
 Status Engine::make_states() {
   const layout::Mesh& mesh = setup_.groups->mesh;
-  TRAINYARD_ASSIGN(stages_, stages_of(model_, setup_.spec, mesh));
-  TRAINYARD_ASSIGN(layout_,
-                   make_layout(model_, make_units(model_, compute_, setup_.unit_bytes, stages_),
-                               setup_.spec.parallelism, mesh));
+  TRAINYARD_ASSIGN(layout_, make_layout(model_,
+                                        make_units(model_, formats_.compute, setup_.unit_bytes,
+                                                   stages_, mesh.slices),
+                                        setup_.spec.parallelism, mesh));
   const layout::Coordinate& at = setup_.groups->at;
+  layout_ = layout_.at_tensor_rank(at.tp);
   TRAINYARD_ASSIGN(weights_, Weights::create(layout_, at, *setup_.device));
-  TRAINYARD_ASSIGN(states_,
-                   States::create(layout_, at, *weights_, setup_.device->memory(), setup_.purpose));
+  TRAINYARD_ASSIGN(states_, States::create(layout_, at, *weights_, setup_.device->memory(),
+                                           setup_.purpose, formats_.sums));
   name_order_.resize(model_.params.size());
   std::iota(name_order_.begin(), name_order_.end(), 0);
   std::sort(name_order_.begin(), name_order_.end(), [this](int a, int b) {
@@ -116,13 +114,12 @@ Status Engine::make_states() {
 Status Engine::plan_step() {
   micro_batches_of_piece_ = kMicroBatchesOfPiece;
   if (setup_.purpose == Purpose::kInfer) return {};
-  const api::BatchSpec& batch = setup_.spec.batch;
   const int ranks = setup_.groups->data_ranks();
   TRAINYARD_TRY(check_batch(setup_.spec, ranks));
-  const data::BatchPartition partition = partition_of(batch, ranks);
+  const data::BatchPartition partition = partition_of(setup_.spec, ranks);
   const int rank = setup_.groups->data_rank();
   const int64_t most = partition.micro_batches_max();
-  const StepShape shape = step_shape(setup_.spec, partition, rank);
+  const StepShape shape = step_shape(setup_.spec, partition, rank, formats_);
   TRAINYARD_ASSIGN(step_, lower_jointly(
                               [&](int pp) {
                                 return training_schedule(shape.schedule, stages_, shape.rounds, pp);
@@ -151,7 +148,7 @@ Status Engine::prepare_forward(OpExtent extent) {
 
 /// Ranks of a stage with as many micro-batches run the same program: the first stands for all. Its
 /// peers in the pipeline are the first of theirs.
-Result<Engine::JointProgram> Engine::lower_jointly(
+Result<JointProgram> Engine::lower_jointly(
     const std::function<Schedule(int pp)>& schedule_of,
     const std::function<int64_t(int data_rank)>& micro_batches_of) const {
   const comm::Groups& groups = *setup_.groups;
@@ -177,21 +174,21 @@ Result<Engine::JointProgram> Engine::lower_jointly(
   return judge(ranks, place);
 }
 
-Result<Engine::JointProgram> Engine::lower_forward(
+Result<JointProgram> Engine::lower_forward(
     int64_t rounds, const std::function<int64_t(int data_rank)>& micro_batches_of) const {
   return lower_jointly(
       [&](int pp) { return evaluation_schedule(stages_, static_cast<int>(rounds), pp); },
       micro_batches_of);
 }
 
-Result<Engine::JointProgram> Engine::judge(std::span<const RankProgram> ranks, size_t own) const {
+Result<JointProgram> Engine::judge(std::span<const RankProgram> ranks, size_t own) const {
   TRAINYARD_ASSIGN(Simulation simulation, simulate(ranks, lowering()));
   return JointProgram{.program = ranks[own].program,
                       .level = std::move(simulation.level[own]),
                       .level_max = simulation.level_max};
 }
 
-void Engine::initialize() {
+Status Engine::initialize() {
   // Elements are independent of each other, so any cut gives the same bits: every thread takes its
   // part of a slice's rows.
   const auto fill = [this](int p, const layout::Rectangle& slice,
@@ -214,7 +211,7 @@ void Engine::initialize() {
     fill_part(0);
     return {};
   };
-  TRAINYARD_CHECK(fill_parameters(fill).has_value());
+  return fill_parameters(fill);
 }
 
 Status Engine::set_parameters(const FillSlice& fill) {
@@ -237,7 +234,7 @@ Status Engine::fill_parameters(const FillSlice& fill) {
       kernels.cast_to_bf16(values.data(), weights_->owned_bf16(param) + first, std::ssize(values));
     }));
   }
-  return {};
+  return setup_.device->status();
 }
 
 Status Engine::fill(int param, std::span<float> owned, const FillSlice& fill) {
@@ -303,50 +300,68 @@ Status Engine::gather_weights() {
   TRAINYARD_ASSIGN(const JointProgram program,
                    judge(by_stage, static_cast<size_t>(setup_.groups->at.pp)));
   StepSetup setup = base_setup(nullptr, program, plan_.memory);
-  setup.training = false;
-  TRAINYARD_TRY(run(program, setup));
+  TRAINYARD_TRY(interpreter_->run(setup));
   return interpreter_->settle();
-}
-
-Result<ControlWord> Engine::run(const JointProgram& program, const StepSetup& setup) {
-  level_ = &program.level;
-  Result<ControlWord> control = interpreter_->run(setup);
-  level_base_ += program.level_max;
-  return control;
 }
 
 StepSetup Engine::base_setup(data::MicroBatchSource* batches, const JointProgram& program,
                              const ProgramMemory& memory) {
   const api::BatchSpec& batch = setup_.spec.batch;
   const int64_t length = setup_.spec.data.sequence_length;
-  const int64_t grain = setup_.spec.numerics.grain_tokens;
-  return {.program = &program.program,
+  const int64_t tokens = setup_.spec.numerics.grain_tokens;
+  const int slices = (model_.context.ring ? 2 : 1) * model_.context.size *
+                     (model_.share.slices ? model_.share.size : 1);
+  // On a GPU a grain is at least what a rank has of a sequence.
+  const int64_t grain = tokens > 0 ? tokens : length / slices;
+  const int64_t targets = batch.global_sequences * length;
+  return {.program = &program,
           .memory = &memory,
           .arena = bytes_of(arena_),
           .buffer_memory = bytes_of(buffer_memory_),
           .batches = batches,
-          .compute = compute_,
-          .seed = static_cast<uint64_t>(setup_.spec.seed),
+          .formats = formats_,
+          .numerics = {.seed = static_cast<uint64_t>(setup_.spec.seed),
+                       .training = false,
+                       .grain_tokens = grain,
+                       .key_block = setup_.spec.numerics.key_block,
+                       .gradient_quantum_log2 = gradient_quantum_log2(targets),
+                       .sums = formats_.sums,
+                       .grains_of_step = batch.global_sequences * ((length + grain - 1) / grain),
+                       .targets_of_step = targets,
+                       .overflow = &words()->overflow,
+                       .loss_overflow = &words()->loss_overflow,
+                       .loss_sum = &words()->control.loss_sum,
+                       .coarse_loss_sum = &words()->control.coarse_loss_sum},
           .step = steps_done_,
-          .grain_tokens = grain,
-          .targets_of_step = batch.global_sequences * length,
-          .grains_of_step = batch.global_sequences * ((length + grain - 1) / grain)};
+          .bounds = {.rows = forward_extent_.rows,
+                     .positions = model_.max_positions,
+                     .grain_tokens = grain,
+                     .slices = slices}};
 }
 
 Result<StepReport> Engine::step(data::MicroBatchSource& batches, const StopAsked& stop_asked) {
-  const trace::ScopedSpan span(setup_.spans, trace::Track::kStep,
+  const trace::ScopedSpan span(setup_.observer.spans, trace::Track::kStep,
                                {.activity = trace::Activity::kStep, .step = steps_done_});
   TRAINYARD_CHECK(setup_.purpose == Purpose::kTrain);
   TRAINYARD_TRY(gather_weights());
   StepSetup setup = base_setup(&batches, step_, plan_.memory);
+  const data::BatchPartition partition = partition_of(setup_.spec, setup_.groups->data_ranks());
+  const int64_t samples = partition.share(setup_.groups->data_rank()).size();
+  const int64_t all = setup_.spec.batch.global_sequences;
+  setup.bounds.rows = partition.micro_batch(setup_.groups->data_rank(), 0).size() *
+                      setup_.spec.data.sequence_length;
+  setup.bounds.step_rows = samples * setup_.spec.data.sequence_length;
+  setup.bounds.step_grains = samples * (setup.numerics.grains_of_step / all);
+  setup.numerics.training = true;
   setup.stop_asked = &stop_asked;
-  TRAINYARD_ASSIGN(const ControlWord control, run(step_, setup));
+  TRAINYARD_ASSIGN(const ControlWord control, interpreter_->run(setup));
   batches.end_step();
   ++steps_done_;
   const kernels::OptimizerScalars& scalars = optimizer_->scalars();
   return StepReport{.loss = mean_loss(control),
                     .gradient_norm = scalars.gradient_norm,
                     .learning_rate = scalars.learning_rate,
+                    .targets = control.targets,
                     .skipped = scalars.skip != 0,
                     .stop_requested = control.stop_requested != 0};
 }
@@ -357,9 +372,8 @@ Status Engine::at_snapshot(const std::function<Status()>& copy) {
   // A rank that cannot take a snapshot runs none, and levels are the same on all ranks.
   program.level_max = 0;
   StepSetup setup = base_setup(nullptr, program, plan_.memory);
-  setup.training = false;
   setup.snapshot = copy;
-  TRAINYARD_TRY(run(program, setup));
+  TRAINYARD_TRY(interpreter_->run(setup));
   return {};
 }
 
@@ -373,18 +387,17 @@ Status Engine::grow(std::unique_ptr<MemoryBlock>& block, int64_t bytes) {
 
 Result<EvaluationReport> Engine::evaluate(data::MicroBatchSource& batches, int64_t sequences,
                                           int64_t micro_sequences, const StopAsked& stop_asked) {
-  const trace::ScopedSpan span(setup_.spans, trace::Track::kStep,
+  const trace::ScopedSpan span(setup_.observer.spans, trace::Track::kStep,
                                {.activity = trace::Activity::kEvaluate, .step = steps_done_});
   TRAINYARD_TRY(gather_weights());
-  const data::BatchPartition partition =
-      partition_of({.global_sequences = sequences, .micro_sequences = micro_sequences},
-                   setup_.groups->data_ranks());
+  const data::BatchPartition partition{
+      .samples = sequences, .micro_samples = micro_sequences, .ranks = setup_.groups->data_ranks()};
   // Whoever has fewer takes part in the gathers of the others.
   const int64_t most = partition.micro_batches_max();
   const int64_t length = setup_.spec.data.sequence_length;
   TRAINYARD_TRY(prepare_forward({.rows = evaluated_at_once(partition) * length,
                                  .tokens_per_sample = length,
-                                 .compute = compute_}));
+                                 .formats = formats_}));
   JointProgram program;
   ControlWord control;
   for (int64_t done = 0; done < most && control.stop_requested == 0;) {
@@ -396,9 +409,8 @@ Result<EvaluationReport> Engine::evaluate(data::MicroBatchSource& batches, int64
                        }));
     }
     StepSetup setup = base_setup(&batches, program, plan_.evaluation);
-    setup.training = false;
     setup.stop_asked = &stop_asked;
-    TRAINYARD_ASSIGN(const ControlWord piece, run(program, setup));
+    TRAINYARD_ASSIGN(const ControlWord piece, interpreter_->run(setup));
     batches.end_step();
     add(control, piece);
     done += count;
@@ -423,7 +435,7 @@ Result<std::span<const float>> Engine::next_logits(std::span<const int32_t> toke
   TRAINYARD_TRY(grow(device_logits_, std::ssize(logits)));
   TRAINYARD_TRY(prepare_forward({.rows = model_.max_positions,
                                  .tokens_per_sample = model_.max_positions,
-                                 .compute = compute_,
+                                 .formats = formats_,
                                  .has_targets = false}));
   if (sampling_.program.empty()) {
     TRAINYARD_ASSIGN(sampling_, lower_forward(1, [](int) { return 1; }));
@@ -431,9 +443,8 @@ Result<std::span<const float>> Engine::next_logits(std::span<const int32_t> toke
   const kernels::Sequence sequence[] = {{.length = length}};
   OneBatch batch({.rows = {.count = length, .sequences = sequence}, .tokens = tokens});
   StepSetup setup = base_setup(&batch, sampling_, plan_.evaluation);
-  setup.training = false;
-  setup.last_logits = reinterpret_cast<float*>(device_logits_->bytes().data());
-  TRAINYARD_TRY(run(sampling_, setup));
+  setup.numerics.last_logits = reinterpret_cast<float*>(device_logits_->bytes().data());
+  TRAINYARD_TRY(interpreter_->run(setup));
   setup_.device->copy({logits.data(), device_logits_->bytes().data(), logits.size()});
   TRAINYARD_TRY(setup_.device->wait());
   return std::span<const float>(logits_);

@@ -22,7 +22,8 @@
 
 namespace trainyard::engine {
 
-/// What an Engine is made of. `spec` is complete: model sizes resolved, numerics not Auto.
+/// What an Engine is made of. `spec` is complete: model sizes resolved, numerics not Auto; where
+/// these name no value, the defaults of a new run hold.
 struct EngineSetup {
   api::EngineSpec spec;
   Device* device = nullptr;              ///< not owned; serves this engine alone
@@ -32,16 +33,18 @@ struct EngineSetup {
   /// Accumulators of a unit before it is closed. Smaller overlaps better, larger costs fewer
   /// messages; changes no bit.
   int64_t unit_bytes = int64_t{8} << 20;
-  /// Told of steps, evaluations and all that is in them. Not owned; may be null.
-  trace::SpanSink* spans = nullptr;
+  StepObserver observer;
 };
 
 /// What the ranks agreed on about one step.
 struct StepReport {
-  double loss = 0;  ///< mean over the step's targets, nats; NaN where one is not finite
+  /// Mean over the step's targets, nats; NaN where one is not finite, or none counts.
+  double loss = 0;
   double gradient_norm = 0;
   double learning_rate = 0;
-  bool skipped = false;         ///< an exact sum overflowed; parameters untouched
+  int64_t targets = 0;  ///< that count
+  /// An exact sum overflowed, or no target counts: parameters untouched.
+  bool skipped = false;
   bool stop_requested = false;  ///< some rank asked to stop at this boundary
 };
 
@@ -80,7 +83,8 @@ class Engine {
   ~Engine();
 
   /// Fresh weights: a pure function of the seed. Before the first step: nothing is under way then.
-  void initialize();
+  /// Errors: those of the device.
+  Status initialize();
   /// Replaces all parameters: `fill` puts the fp32 values of one slice after the other, of all that
   /// this rank owns, in ascending order of global name, into what it is given. A slice may come in
   /// several, by rows. All ranks call it; they meet when the weights are first used. Errors: those
@@ -134,25 +138,13 @@ class Engine {
   /// The part of these that went into activations computed again.
   const kernels::KernelCounters& recomputed() const { return interpreter_->recomputed(); }
   const StepProgram& program() const { return step_.program; }
-  /// Called before each instruction of any program with its id there and its place in logical time:
-  /// of ranks of which one waits for the other, the one that waits is later. Must not allocate or
-  /// fail.
-  using InstructionHook =
-      std::function<void(int id, const Instruction& instruction, int64_t level)>;
-  void set_instruction_hook(InstructionHook hook) { on_instruction_ = std::move(hook); }
-  /// Called before (true) and after each wait for other ranks. Must not allocate or fail.
-  void set_wait_hook(std::function<void(bool waits)> hook) { on_wait_ = std::move(hook); }
+  /// Who is told from now on.
+  StepObserver& observer() { return setup_.observer; }
 
  private:
   explicit Engine(EngineSetup setup) : setup_(std::move(setup)) {}
   Status make_states();
   Status plan_step();
-  /// A program of this rank that has been judged together with those of the others.
-  struct JointProgram {
-    StepProgram program;
-    Levels level;
-    int64_t level_max = 0;  ///< over all ranks
-  };
   Result<JointProgram> lower_jointly(
       const std::function<Schedule(int pp)>& schedule_of,
       const std::function<int64_t(int data_rank)>& micro_batches_of) const;
@@ -163,7 +155,6 @@ class Engine {
   Status prepare_forward(OpExtent extent);
   StepSetup base_setup(data::MicroBatchSource* batches, const JointProgram& program,
                        const ProgramMemory& memory);
-  Result<ControlWord> run(const JointProgram& program, const StepSetup& setup);
   Lowering lowering() const {
     return {.stages = stages_,
             .layout = &layout_,
@@ -177,10 +168,11 @@ class Engine {
   Status stage(int param, const FillSlice& fill, const UseStaged& use);
   Status gather_weights();
   Status grow(std::unique_ptr<MemoryBlock>& block, int64_t bytes);
+  StepWords* words() const { return reinterpret_cast<StepWords*>(kernel_scratch_->bytes().data()); }
 
   EngineSetup setup_;
   Model model_;
-  DType compute_ = DType::kFloat32;
+  kernels::DeviceFormats formats_;
   std::unique_ptr<MemoryBlock> kernel_scratch_;  ///< and StepWords
   std::vector<int> name_order_;
   layout::StageMap stages_;
@@ -199,10 +191,6 @@ class Engine {
   std::vector<float> logits_;
   std::unique_ptr<MemoryBlock> device_logits_;
   std::unique_ptr<MemoryBlock> staged_;  ///< on the host, once something has been filled
-  InstructionHook on_instruction_;
-  const Levels* level_ = nullptr;  ///< of the program that runs
-  int64_t level_base_ = 0;         ///< of all programs before
-  std::function<void(bool waits)> on_wait_;
   int64_t steps_done_ = 0;
   std::unique_ptr<Interpreter> interpreter_;  ///< last: it waits for what works on the memory above
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <span>
+#include <vector>
 
 #include "common/math/portable.h"
 #include "worker/engine/learning_rate.h"
@@ -45,8 +46,9 @@ double loss_total(const ControlWord& control) {
   return std::ldexp(static_cast<double>(quanta), -kernels::kLossQuantumLog2);
 }
 
-void Optimizer::begin(ControlWord control, int64_t divisor) {
-  scalars_.skip = !carry_squares(control) || control.overflow != 0 ? 1 : 0;
+void Optimizer::begin(ControlWord control, int64_t divisor, DType sums) {
+  const bool learns = control.targets > 0 && control.overflow == 0;
+  scalars_.skip = carry_squares(control) && learns ? 0 : 1;
   double squares = 0;
   for (int k = 0; k < kernels::kSquareLimbs; ++k) {
     squares += std::ldexp(static_cast<double>(control.gradient_squares[k]),
@@ -61,7 +63,8 @@ void Optimizer::begin(ControlWord control, int64_t divisor) {
   double clip = 1;
   // PyTorch's clip_grad_norm_ adds 1e-6 to the norm; parity with it is part of the contract.
   if (spec_.gradient_clip > 0) clip = std::min(1.0, spec_.gradient_clip / (norm + 1e-6));
-  scalars_.clip_scale = static_cast<float>(clip * to_mean);
+  const double divided = sums == DType::kFloat32 ? 1 / static_cast<double>(divisor) : 1;
+  scalars_.clip_scale = static_cast<float>(clip * to_mean * divided);
   scalars_.learning_rate =
       static_cast<float>(learning_rate(schedule_, spec_.learning_rate, total_updates_, updates_));
   if (scalars_.skip != 0) return;
@@ -71,22 +74,31 @@ void Optimizer::begin(ControlWord control, int64_t divisor) {
 }
 
 void Optimizer::update(kernels::KernelSet& kernels, States& states, int unit, double scale,
-                       const kernels::OptimizerScalars* scalars) const {
-  for (const int param : states.layout().unit(unit).tensors) {
+                       const kernels::OptimizerScalars* scalars) {
+  const bool is_rounded = states.layout().has_copies(unit, states.at());
+  const std::vector<int>& params = states.layout().unit(unit).tensors;
+  tensors_.clear();
+  tensors_.reserve(params.size());
+  for (const int param : params) {
+    if (states.owned(param).size() == 0) continue;
     const bool decays = model_.params[static_cast<size_t>(param)].decay == DecayClass::kDecay;
-    const std::span<const int64_t> sums = states.owned_sums_of(param);
-    kernels.adamw({.count = std::ssize(sums),
-                   .beta1 = static_cast<float>(spec_.betas[0]),
-                   .beta2 = static_cast<float>(spec_.betas[1]),
-                   .epsilon = static_cast<float>(spec_.epsilon),
-                   .weight_decay = decays ? static_cast<float>(spec_.weight_decay) : 0.0F,
-                   .gradient = {sums.data(), scale},
-                   .parameter = states.master(param).data(),
-                   .m = states.m(param).data(),
-                   .v = states.v(param).data(),
-                   .bf16_copy = states.weights().owned_bf16(param),
-                   .scalars = scalars});
+    const kernels::GradientSum sums = states.owned_sums_of(param).from(0);
+    const kernels::StepGradient gradient =
+        is_rounded ? kernels::StepGradient{.rounded = states.rounded_of(param).data()}
+                   : kernels::StepGradient{.sums = sums.exact, .scale = scale, .rounded = sums.sum};
+    tensors_.push_back({.count = states.owned(param).size(),
+                        .beta1 = static_cast<float>(spec_.betas[0]),
+                        .beta2 = static_cast<float>(spec_.betas[1]),
+                        .epsilon = static_cast<float>(spec_.epsilon),
+                        .weight_decay = decays ? static_cast<float>(spec_.weight_decay) : 0.0F,
+                        .gradient = gradient,
+                        .parameter = states.master(param).data(),
+                        .m = states.m(param).data(),
+                        .v = states.v(param).data(),
+                        .bf16_copy = states.weights().owned_bf16(param),
+                        .scalars = scalars});
   }
+  kernels.adamw(tensors_);
 }
 
 }  // namespace trainyard::engine

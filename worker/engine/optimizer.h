@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "common/api/engine_spec.h"
 #include "kernels/kernel_set.h"
@@ -18,7 +19,7 @@ struct ControlWord {
   int64_t overflow = 0;         ///< ranks on which an exact sum overflowed or was not finite
   int64_t loss_unknown = 0;     ///< those of them where a loss was: the sums do not hold it
   int64_t stop_requested = 0;   ///< ranks asked to stop at the end of this program
-  /// Squares of the gradient, of each rank its own shards: see kernels::SumOfSquares.
+  /// Squares of the gradient, of each rank what it rounds: see kernels::SumOfSquares.
   int64_t gradient_squares[kernels::kSquareLimbs] = {};
 };
 static_assert(sizeof(ControlWord) == 72);
@@ -53,15 +54,18 @@ class Optimizer {
   Optimizer(const api::OptimizerSpec& spec, const api::LearningRateSchedule& schedule,
             int64_t total_updates, const Model& model);
 
-  /// Begins an update by what the ranks agreed on. An overflow in `control` skips it: the batch is
-  /// consumed, the update count and the learning-rate schedule do not advance. `divisor`: what
+  /// Begins an update by what the ranks agreed on. An overflow in `control` skips it, and so
+  /// does that no target counts: the batch is consumed, the update count and the learning-rate
+  /// schedule do not advance. `divisor`: what
   /// gradients were divided by, the targets of a step of which all count; norm and clip scale make
-  /// of it the mean over those that do.
-  void begin(ControlWord control, int64_t divisor);
+  /// of it the mean over those that do. `sums`: the type of the gradient's sums; what the update
+  /// reads of fp32 ones is not divided yet, so the clip scale does that, too.
+  void begin(ControlWord control, int64_t divisor, DType sums);
   /// Applies the update to this rank's part of a unit: masters, moments and weights. The gradient
-  /// is the unit's reduced sums times `scale`; `scalars` are those of scalars(), in device memory.
+  /// is what its copies have rounded, or without any the reduced sums times `scale`; `scalars` are
+  /// those of scalars(), in device memory.
   void update(kernels::KernelSet& kernels, States& states, int unit, double scale,
-              const kernels::OptimizerScalars* scalars) const;
+              const kernels::OptimizerScalars* scalars);
 
   /// Updates applied so far: Adam's t and the schedule's position.
   int64_t updates() const { return updates_; }
@@ -74,6 +78,7 @@ class Optimizer {
   api::LearningRateSchedule schedule_;
   int64_t total_updates_;
   const Model& model_;
+  std::vector<kernels::AdamW> tensors_;  // of an update; kept, so that a step takes no memory
   kernels::OptimizerScalars scalars_{};
   int64_t updates_ = 0;
 };

@@ -50,11 +50,15 @@ Result<ParsedConfig> parse_config(std::string_view text) {
 }
 
 Result<std::string> make_config(const api::ModelSpec& spec, const ImportedFacts& imported,
-                                std::optional<int32_t> end_of_text) {
+                                std::optional<int32_t> end_of_text, DType dtype) {
   TRAINYARD_ASSIGN(const engine::Family* const family, engine::find_family(spec.family));
   nlohmann::ordered_json object = family->to_config(spec);
   object["model_type"] = family->model_type;
-  object["dtype"] = "float32";
+  const char* const type = dtype == DType::kBFloat16  ? "bfloat16"
+                           : dtype == DType::kFloat16 ? "float16"
+                                                      : "float32";
+  object["dtype"] = type;
+  if (object.contains("torch_dtype")) object["torch_dtype"] = type;
   if (imported.config.empty()) {
     const json id = end_of_text ? json(*end_of_text) : json();
     object["bos_token_id"] = id;

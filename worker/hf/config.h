@@ -23,9 +23,10 @@ struct ParsedConfig {
 /// scaled attention, pruned heads, quantised weights, code of its own ...); both name the key.
 Result<ParsedConfig> parse_config(std::string_view text);
 
-/// The config.json of an export: the imported facts win. Without them the special token ids are
-/// `end_of_text`, or null where it is not known. Errors: those of engine::find_family.
+/// The config.json of an export of weights of that type: the imported facts win. Without them the
+/// special token ids are `end_of_text`, or null where it is not known. Errors: those of
+/// engine::find_family.
 Result<std::string> make_config(const api::ModelSpec& spec, const ImportedFacts& imported,
-                                std::optional<int32_t> end_of_text);
+                                std::optional<int32_t> end_of_text, DType dtype = DType::kFloat32);
 
 }  // namespace trainyard::hf

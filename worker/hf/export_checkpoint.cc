@@ -11,7 +11,7 @@ using checkpoint::TensorKind;
 
 Result<std::string> export_checkpoint(checkpoint::CheckpointReader& reader,
                                       const std::filesystem::path& folder,
-                                      std::vector<std::string> places) {
+                                      std::vector<std::string> places, const WeightsForm& form) {
   TRAINYARD_ASSIGN(const api::EngineSpec spec, spec_of_run(reader));
   TRAINYARD_ASSIGN(const engine::Model model, engine::build_model(spec.model));
   for (const engine::ParamSpec& param : model.params) {
@@ -32,7 +32,7 @@ Result<std::string> export_checkpoint(checkpoint::CheckpointReader& reader,
   const auto read_tensor = [&](const engine::ParamSpec& param, const UsePiece& use) {
     return reader.read_pieces(param.name(), TensorKind::kParameter, use);
   };
-  TRAINYARD_TRY(export_model(folder, spec.model, read_tensor, std::nullopt, gathered.extras));
+  TRAINYARD_TRY(export_model(folder, spec.model, read_tensor, std::nullopt, gathered.extras, form));
   return gathered.without_tokenizer;
 }
 

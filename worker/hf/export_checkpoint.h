@@ -17,6 +17,7 @@ namespace trainyard::hf {
 /// there are. Errors: as spec_of_run, gather_extras, CheckpointReader::read and export_model.
 Result<std::string> export_checkpoint(checkpoint::CheckpointReader& reader,
                                       const std::filesystem::path& folder,
-                                      std::vector<std::string> places = {});
+                                      std::vector<std::string> places = {},
+                                      const WeightsForm& form = {});
 
 }  // namespace trainyard::hf

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <iterator>
 #include <map>
@@ -7,10 +8,14 @@
 #include <unistd.h>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
+#include "common/base/check.h"
 #include "common/io/file.h"
 #include "common/io/path_exists.h"
 #include "worker/hf/config.h"
 #include "worker/hf/model_folder.h"
+#include "worker/hf/stored_type.h"
 #include "worker/hf/tensor_form.h"
 #include "worker/model/family.h"
 #include "worker/safetensors/safetensors.h"
@@ -19,37 +24,117 @@ namespace trainyard::hf {
 namespace {
 
 constexpr char kWeightsFile[] = "model.safetensors";
+constexpr char kIndexFile[] = "model.safetensors.index.json";
 // In the metadata of the weights.
 constexpr char kJobUidKey[] = "trainyard.jobUid";
 constexpr char kStepKey[] = "trainyard.step";
 
-/// Puts elements of a parameter, in our layout from `begin` on, to where the file has them.
-/// `turned` is room for as many.
-Status write_piece(const engine::ParamSpec& param, int64_t begin, std::span<const float> piece,
-                   std::vector<float>& turned, const safetensors::WriteAt& write) {
-  const int64_t rows = stored_rows(param);
-  const int64_t stored = param.elements() / param.tensor.shape[0] * rows;
-  if (begin >= stored) return {};
-  piece = piece.first(static_cast<size_t>(std::min(std::ssize(piece), stored - begin)));
-  constexpr auto kBytes = static_cast<int64_t>(sizeof(float));
-  if (!param.hugging_face_transposed) return write(begin * kBytes, std::as_bytes(piece));
+/// A tensor of the file: rows of a parameter from `begin` on, in elements.
+struct Target {
+  const engine::ParamSpec* param = nullptr;
+  const engine::HuggingFaceTensor* tensor = nullptr;
+  int64_t begin = 0;
+};
+
+/// Room for one piece, turned and in the file's type.
+struct Room {
+  DType dtype = DType::kFloat32;
+  std::vector<float> turned;
+  std::vector<std::byte> stored;
+};
+
+/// Puts elements to where they begin in the file's tensor.
+Status write_elements(const Target& target, int64_t begin, std::span<const float> values,
+                      Room& room, const safetensors::WriteAt& write) {
+  const int64_t bytes = size_of(room.dtype);
+  if (room.dtype == DType::kFloat32) return write(begin * bytes, std::as_bytes(values));
+  room.stored.resize(values.size() * static_cast<size_t>(bytes));
+  const Status rounded = from_float32(values, room.dtype, room.stored.data());
+  if (!rounded) return rounded.error().with_context("tensor " + target.tensor->name);
+  return write(begin * bytes, room.stored);
+}
+
+/// Puts elements of a matrix that the file has turned to where it has them.
+Status write_turned(const Target& target, int64_t begin, std::span<const float> piece, Room& room,
+                    const safetensors::WriteAt& write) {
+  const int64_t rows = target.tensor->rows;
   for (const layout::Rectangle& slice :
-       layout::rectangles(param.tensor.shape, {begin, begin + std::ssize(piece)})) {
+       layout::rectangles(target.param->tensor.shape, {begin, begin + std::ssize(piece)})) {
     const int64_t height = slice.shape[0];
     const int64_t width = slice.shape[1];
-    turned.resize(static_cast<size_t>(slice.elements()));
-    transpose(piece.data(), height, width, turned.data());
-    piece = piece.subspan(turned.size());
+    room.turned.resize(static_cast<size_t>(slice.elements()));
+    transpose(piece.data(), height, width, room.turned.data());
+    piece = piece.subspan(room.turned.size());
     // Columns of ours that are whole follow each other in the file.
     const int64_t columns = height == rows ? width : 1;
     for (int64_t column = 0; column < width; column += columns) {
-      const auto run = std::span(turned).subspan(static_cast<size_t>(column * height),
-                                                 static_cast<size_t>(columns * height));
-      TRAINYARD_TRY(write(((slice.offset[1] + column) * rows + slice.offset[0]) * kBytes,
-                          std::as_bytes(run)));
+      const auto run =
+          std::span(room.turned)
+              .subspan(static_cast<size_t>(column * height), static_cast<size_t>(columns * height));
+      TRAINYARD_TRY(write_elements(target, (slice.offset[1] + column) * rows + slice.offset[0], run,
+                                   room, write));
     }
   }
   return {};
+}
+
+/// Puts those of a parameter's elements, in our layout from `begin` on, that a tensor has.
+Status write_piece(const Target& target, int64_t begin, std::span<const float> piece, Room& room,
+                   const safetensors::WriteAt& write) {
+  const int64_t end = target.begin + target.tensor->rows * row_elements(*target.param);
+  const int64_t from = std::max(begin, target.begin);
+  const int64_t to = std::min(begin + std::ssize(piece), end);
+  if (from >= to) return {};
+  piece = piece.subspan(static_cast<size_t>(from - begin), static_cast<size_t>(to - from));
+  if (target.param->hugging_face_transposed) {
+    return write_turned(target, from, piece, room, write);
+  }
+  return write_elements(target, from - target.begin, piece, room, write);
+}
+
+/// A file of the weights: `count` tensors from `first` on.
+struct Part {
+  std::string file;
+  size_t first = 0;
+  size_t count = 0;
+};
+
+/// Of a tensor that a model has: no more than memory may hold.
+int64_t bytes_of(const safetensors::TensorInfo& info) {
+  return safetensors::byte_size(info.shape, size_of(info.dtype)).value();
+}
+
+std::vector<Part> parts_of(std::span<const safetensors::TensorInfo> infos, int64_t bytes_max) {
+  std::vector<Part> parts(1);
+  int64_t bytes = 0;
+  for (size_t i = 0; i < infos.size(); ++i) {
+    const int64_t more = bytes_of(infos[i]);
+    if (bytes_max > 0 && bytes > 0 && bytes + more > bytes_max) {
+      parts.push_back({.file = {}, .first = i});
+      bytes = 0;
+    }
+    bytes += more;
+    ++parts.back().count;
+  }
+  for (size_t i = 0; i < parts.size(); ++i) {
+    char name[64];
+    std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", i + 1, parts.size());
+    parts[i].file = parts.size() == 1 ? kWeightsFile : name;
+  }
+  return parts;
+}
+
+std::string index_of(std::span<const safetensors::TensorInfo> infos, std::span<const Part> parts) {
+  nlohmann::ordered_json index = {{"metadata", {{"total_size", 0}}}, {"weight_map", {}}};
+  int64_t total = 0;
+  for (const Part& part : parts) {
+    for (const safetensors::TensorInfo& info : infos.subspan(part.first, part.count)) {
+      total += bytes_of(info);
+      index["weight_map"][info.name] = part.file;
+    }
+  }
+  index["metadata"]["total_size"] = total;
+  return index.dump(2) + "\n";
 }
 
 /// Whether programs that load a model read a file of that name.
@@ -113,13 +198,14 @@ Status check_writable(const std::filesystem::path& folder) {
 
 }  // namespace
 
-Result<std::vector<ExportFile>> export_files(const api::ModelSpec& spec,
-                                             const ExportExtras& extras) {
+Result<std::vector<ExportFile>> export_files(const api::ModelSpec& spec, const ExportExtras& extras,
+                                             DType dtype) {
   std::vector<ExportFile> files = extras.files;
   if (!extras.imported.generation.empty()) {
     files.push_back({"generation_config.json", extras.imported.generation + "\n"});
   }
-  TRAINYARD_ASSIGN(std::string config, make_config(spec, extras.imported, extras.end_of_text));
+  TRAINYARD_ASSIGN(std::string config,
+                   make_config(spec, extras.imported, extras.end_of_text, dtype));
   files.push_back({"config.json", std::move(config)});
   return files;
 }
@@ -157,15 +243,23 @@ Status check_export_folder(const std::filesystem::path& folder, const ExportOwne
 
 Status export_model(const std::filesystem::path& folder, const api::ModelSpec& spec,
                     const ReadTensor& read_tensor, const std::optional<ExportMark>& mark,
-                    const ExportExtras& extras) {
+                    const ExportExtras& extras, const WeightsForm& form) {
+  TRAINYARD_CHECK(!mark || form.part_bytes_max == 0);
   TRAINYARD_ASSIGN(const engine::Model model, engine::build_model(spec));
-  TRAINYARD_ASSIGN(const std::vector<ExportFile> files, export_files(spec, extras));
+  TRAINYARD_ASSIGN(const std::vector<ExportFile> files, export_files(spec, extras, form.dtype));
   TRAINYARD_TRY(
       check_export_folder(folder, {.job_uid = mark ? mark->job_uid : std::string()}, files));
   TRAINYARD_TRY(make_directories(folder));
   std::vector<safetensors::TensorInfo> infos;
-  for (const engine::ParamSpec& param : model.params)
-    infos.push_back({param.hugging_face_name, DType::kFloat32, stored_shape(param)});
+  std::vector<Target> targets;
+  for (const engine::ParamSpec& param : model.params) {
+    int64_t begin = 0;
+    for (const engine::HuggingFaceTensor& tensor : param.hugging_face) {
+      infos.push_back({tensor.name, form.dtype, stored_shape(param, tensor)});
+      targets.push_back({&param, &tensor, begin});
+      begin += tensor.rows * row_elements(param);
+    }
+  }
   for (const ExportFile& file : files) {
     TRAINYARD_ASSIGN(const bool has_it, path_exists(folder / file.name));
     if (!has_it) TRAINYARD_TRY(write_file_atomic(folder / file.name, file.content));
@@ -175,15 +269,22 @@ Status export_model(const std::filesystem::path& folder, const api::ModelSpec& s
     metadata[kJobUidKey] = mark->job_uid;
     metadata[kStepKey] = std::to_string(mark->step);
   }
-  std::vector<float> turned;
-  return safetensors::write_file(
-      folder / kWeightsFile, infos, metadata, [&](size_t i, const safetensors::WriteAt& write) {
-        int64_t begin = 0;
-        return read_tensor(model.params[i], [&](std::span<const float> piece) {
-          const int64_t at = std::exchange(begin, begin + std::ssize(piece));
-          return write_piece(model.params[i], at, piece, turned, write);
-        });
-      });
+  Room room{.dtype = form.dtype, .turned = {}, .stored = {}};
+  const std::vector<Part> parts = parts_of(infos, form.part_bytes_max);
+  for (const Part& part : parts) {
+    TRAINYARD_TRY(safetensors::write_file(
+        folder / part.file, std::span(infos).subspan(part.first, part.count), metadata,
+        [&](size_t i, const safetensors::WriteAt& write) {
+          const Target& target = targets[part.first + i];
+          int64_t begin = 0;
+          return read_tensor(*target.param, [&](std::span<const float> piece) {
+            const int64_t at = std::exchange(begin, begin + std::ssize(piece));
+            return write_piece(target, at, piece, room, write);
+          });
+        }));
+  }
+  if (parts.size() == 1) return {};
+  return write_file_atomic(folder / kIndexFile, index_of(infos, parts));  // last: all are there
 }
 
 }  // namespace trainyard::hf

@@ -1,8 +1,8 @@
 #include <algorithm>
-#include <bit>
-#include <cstring>
+#include <iterator>
 #include <map>
 #include <set>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -12,6 +12,7 @@
 #include "common/text/bounded_json.h"
 #include "worker/hf/config.h"
 #include "worker/hf/model_folder.h"
+#include "worker/hf/stored_type.h"
 #include "worker/hf/tensor_form.h"
 #include "worker/model/family.h"
 #include "worker/safetensors/safetensors.h"
@@ -25,33 +26,6 @@ constexpr int kDepthMax = 32;
 constexpr std::string_view kHead = "lm_head.weight";
 // A message that names more than this many tensors helps nobody.
 constexpr size_t kMaxComplaints = 20;
-
-float from_half(uint16_t half) {
-  const uint32_t sign = static_cast<uint32_t>(half & 0x8000U) << 16;
-  const uint32_t exponent = (half >> 10) & 31U;
-  uint32_t fraction = half & 0x3ffU;
-  if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000U | fraction << 13);
-  if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | fraction << 13);
-  if (fraction == 0) return std::bit_cast<float>(sign);
-  // A subnormal half is a normal float: move its highest bit to the implicit place.
-  const auto shift = static_cast<uint32_t>(std::countl_zero(fraction)) - 21;
-  fraction = (fraction << shift) & 0x3ffU;
-  return std::bit_cast<float>(sign | (113 - shift) << 23 | fraction << 13);
-}
-
-/// As many elements as `values` has, as float32; the dtype is one of F32, BF16, F16.
-void to_float32(const std::byte* bytes, DType dtype, std::span<float> values) {
-  if (dtype == DType::kFloat32) {
-    if (!values.empty()) std::memcpy(values.data(), bytes, values.size_bytes());
-    return;
-  }
-  for (size_t i = 0; i < values.size(); ++i) {
-    uint16_t raw = 0;
-    std::memcpy(&raw, bytes + 2 * i, sizeof raw);
-    values[i] = dtype == DType::kBFloat16 ? std::bit_cast<float>(static_cast<uint32_t>(raw) << 16)
-                                          : from_half(raw);
-  }
-}
 
 std::string shape_text(const std::vector<int64_t>& shape) { return nlohmann::json(shape).dump(); }
 
@@ -101,36 +75,57 @@ class Folder final : public HfModel {
 
   Status read(const engine::ParamSpec& param, const layout::Rectangle& slice,
               std::span<float> out) const override {
-    const auto found = sources_.find(without(prefix_, param.hugging_face_name));
-    if (found == sources_.end()) {
-      return Error{ErrorCode::kNotFound, "the imported model has no tensor " + param.name()};
-    }
-    const safetensors::Entry& entry = *found->second.entry;
-    if (entry.shape != stored_shape(param)) {
-      return Error{ErrorCode::kInvalidData, "the imported model's tensor " + entry.name + " is " +
-                                                shape_text(entry.shape) + ", wanted " +
-                                                shape_text(stored_shape(param))};
-    }
     TRAINYARD_CHECK(std::ssize(out) == slice.elements());
-    const std::byte* bytes = found->second.file->data(entry).data();
-    if (param.hugging_face_transposed) {
-      read_transposed(bytes, *entry.dtype, stored_rows(param), slice, out);
+    const bool has_columns = slice.shape.size() > 1 && slice.shape[1] < param.tensor.shape[1];
+    if (has_columns && slice.shape[0] > 1 && !param.hugging_face_transposed) {
+      layout::Rectangle row = slice;
+      row.shape[0] = 1;
+      const auto width = static_cast<size_t>(slice.shape[1]);
+      for (; !out.empty(); out = out.subspan(width), ++row.offset[0])
+        TRAINYARD_TRY(read(param, row, out.first(width)));
       return {};
     }
     int64_t first = 0;
     for (size_t axis = 0; axis < slice.shape.size(); ++axis)
       first = first * param.tensor.shape[axis] + slice.offset[axis];
-    const int64_t elements = param.elements() / param.tensor.shape[0] * stored_rows(param);
-    const auto stored =
-        static_cast<size_t>(std::clamp<int64_t>(elements - first, 0, slice.elements()));
-    if (stored > 0) {
-      to_float32(bytes + first * size_of(*entry.dtype), *entry.dtype, out.first(stored));
+    const int64_t last = first + slice.elements();
+    int64_t end = 0;  // of the tensors so far, in elements of ours
+    for (const engine::HuggingFaceTensor& tensor : param.hugging_face) {
+      TRAINYARD_ASSIGN(const Source source, find(param, tensor));
+      const std::byte* bytes = source.file->data(*source.entry).data();
+      const DType dtype = *source.entry->dtype;
+      if (param.hugging_face_transposed) {
+        read_transposed(bytes, dtype, tensor.rows, slice, out);
+        return {};
+      }
+      const int64_t begin = std::exchange(end, end + tensor.rows * row_elements(param));
+      const int64_t from = std::max(first, begin);
+      const int64_t to = std::min(last, end);
+      if (from >= to) continue;
+      to_float32(bytes + (from - begin) * size_of(dtype), dtype,
+                 out.subspan(static_cast<size_t>(from - first), static_cast<size_t>(to - from)));
     }
-    std::fill(out.begin() + static_cast<int64_t>(stored), out.end(), 0.0F);
+    std::fill(out.begin() + std::clamp<int64_t>(end - first, 0, slice.elements()), out.end(), 0.0F);
     return {};
   }
 
  private:
+  Result<Source> find(const engine::ParamSpec& param,
+                      const engine::HuggingFaceTensor& tensor) const {
+    const auto found = sources_.find(without(prefix_, tensor.name));
+    if (found == sources_.end()) {
+      return Error{ErrorCode::kNotFound, "the imported model has no tensor " + tensor.name};
+    }
+    const safetensors::Entry& entry = *found->second.entry;
+    const std::vector<int64_t> wanted = stored_shape(param, tensor);
+    if (entry.shape != wanted) {
+      return Error{ErrorCode::kInvalidData, "the imported model's tensor " + entry.name + " is " +
+                                                shape_text(entry.shape) + ", wanted " +
+                                                shape_text(wanted)};
+    }
+    return found->second;
+  }
+
   ParsedConfig parsed_;
   std::string_view prefix_;
   std::vector<std::unique_ptr<safetensors::File>> files_;
@@ -228,32 +223,74 @@ void take_tied_head(std::string_view embedding, Sources& sources, Complaints& co
   }
 }
 
+/// Whether the head is the embedding is what the files say; config.json may be silent or wrong.
+void settle_head(const engine::Family& family, const Sources& sources, ParsedConfig& parsed) {
+  const auto embedding = sources.find(family.untied_embedding);
+  if (embedding == sources.end()) return;
+  const auto head = sources.find(kHead);
+  bool& tied = parsed.spec.tie_embeddings;
+  if (head == sources.end()) {
+    if (!tied)
+      parsed.notes.push_back("the files have no " + std::string(kHead) +
+                             ": the embedding is the head, whatever config.json says");
+    tied = true;
+    return;
+  }
+  const auto a = head->second.file->data(*head->second.entry);
+  const auto b = embedding->second.file->data(*embedding->second.entry);
+  if (!tied || std::equal(a.begin(), a.end(), b.begin(), b.end())) return;
+  parsed.notes.push_back(std::string(kHead) + " differs from " +
+                         std::string(family.untied_embedding) +
+                         ": the head is a table of its own, whatever config.json says");
+  tied = false;
+}
+
+void check_entry(const safetensors::Entry& entry, const std::vector<int64_t>& shape,
+                 Complaints& complaints) {
+  if (entry.shape != shape) {
+    complaints.add("wrong shape: " + entry.name + " is " + shape_text(entry.shape) +
+                   ", config.json makes it " + shape_text(shape));
+  }
+  if (entry.dtype != DType::kFloat32 && entry.dtype != DType::kBFloat16 &&
+      entry.dtype != DType::kFloat16) {
+    complaints.add("wrong type: " + entry.name + " is " + entry.dtype_name +
+                   ", wanted F32, BF16 or F16");
+  }
+}
+
+/// Whether a tensor is of a head that another task has put on the model: a score, a value, labels.
+bool is_of_another_task(std::string_view name) {
+  constexpr std::string_view kHeads[] = {"score.",      "classifier.", "qa_outputs.",
+                                         "v_head.",     "value_head.", "multiple_choice_head.",
+                                         "reward_head."};
+  return std::any_of(std::begin(kHeads), std::end(kHeads),
+                     [&](std::string_view head) { return name.starts_with(head); });
+}
+
 void check_sources(const engine::Family& family, const engine::Model& model, Sources& sources,
-                   Complaints& complaints) {
+                   Complaints& complaints, std::vector<std::string>& notes) {
   std::set<std::string_view> wanted;
   for (const engine::ParamSpec& param : model.params) {
-    const std::string_view name = without(family.prefix, param.hugging_face_name);
-    if (param.tied) take_tied_head(name, sources, complaints);
-    wanted.insert(name);
-    const std::vector<int64_t> shape = stored_shape(param);
-    const auto found = sources.find(name);
-    if (found == sources.end()) {
-      complaints.add("missing: " + std::string(name) + " " + shape_text(shape));
-      continue;
-    }
-    const safetensors::Entry& entry = *found->second.entry;
-    if (entry.shape != shape) {
-      complaints.add("wrong shape: " + entry.name + " is " + shape_text(entry.shape) +
-                     ", config.json makes it " + shape_text(shape));
-    }
-    if (entry.dtype != DType::kFloat32 && entry.dtype != DType::kBFloat16 &&
-        entry.dtype != DType::kFloat16) {
-      complaints.add("wrong type: " + entry.name + " is " + entry.dtype_name +
-                     ", wanted F32, BF16 or F16");
+    for (const engine::HuggingFaceTensor& tensor : param.hugging_face) {
+      const std::string_view name = without(family.prefix, tensor.name);
+      if (param.tied) take_tied_head(name, sources, complaints);
+      wanted.insert(name);
+      const std::vector<int64_t> shape = stored_shape(param, tensor);
+      const auto found = sources.find(name);
+      if (found == sources.end()) {
+        complaints.add("missing: " + std::string(name) + " " + shape_text(shape));
+      } else {
+        check_entry(*found->second.entry, shape, complaints);
+      }
     }
   }
   for (const auto& [name, source] : sources) {
-    if (!wanted.contains(name)) complaints.add("unexpected: " + source.entry->name);
+    if (wanted.contains(name)) continue;
+    if (is_of_another_task(name)) {
+      notes.push_back("passed over " + source.entry->name + ", the head of another task");
+    } else {
+      complaints.add("unexpected: " + source.entry->name);
+    }
   }
 }
 
@@ -285,10 +322,11 @@ Result<std::unique_ptr<HfModel>> load_model(const std::filesystem::path& folder)
     files.push_back(std::make_unique<safetensors::File>(std::move(file)));
   }
   TRAINYARD_ASSIGN(const engine::Family* const family, engine::find_family(parsed->spec.family));
-  TRAINYARD_ASSIGN(const engine::Model model, family->build(parsed->spec));
   Complaints complaints;
   Sources sources = collect(*family, files, complaints);
-  check_sources(*family, model, sources, complaints);
+  settle_head(*family, sources, *parsed);
+  TRAINYARD_ASSIGN(const engine::Model model, family->build(parsed->spec, 0));
+  check_sources(*family, model, sources, complaints, parsed->notes);
   TRAINYARD_TRY(complaints.status(folder));
   return std::unique_ptr<HfModel>(std::make_unique<Folder>(*std::move(parsed), family->prefix,
                                                            std::move(files), std::move(sources)));

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/api/engine_spec.h"
+#include "common/base/dtype.h"
 #include "common/base/error.h"
 #include "worker/model/param_spec.h"
 
@@ -72,10 +73,18 @@ struct ExportExtras {
   std::vector<ExportFile> files;       ///< of the tokenizer
 };
 
+/// How an export has its weights.
+struct WeightsForm {
+  DType dtype = DType::kFloat32;  ///< or kBFloat16, kFloat16
+  /// Of tensors in one file: beyond it there are parts with an index. A larger tensor has a part of
+  /// its own. 0: one file.
+  int64_t part_bytes_max = 0;
+};
+
 /// The files of an export beside its weights: config.json, generation_config.json, the tokenizer's.
 /// Errors: those of make_config.
-Result<std::vector<ExportFile>> export_files(const api::ModelSpec& spec,
-                                             const ExportExtras& extras);
+Result<std::vector<ExportFile>> export_files(const api::ModelSpec& spec, const ExportExtras& extras,
+                                             DType dtype = DType::kFloat32);
 
 /// Whose weights an export may replace: those with the mark of this job (none, where it is empty);
 /// nullopt: of any job, for who cannot tell yet which job will export.
@@ -91,13 +100,15 @@ struct ExportOwner {
 Status check_export_folder(const std::filesystem::path& folder, const ExportOwner& owner,
                            std::span<const ExportFile> files);
 
-/// Writes a folder that `transformers` loads: config.json and model.safetensors (float32, metadata
-/// format pt, tied lm_head left out, vocabulary without padding). Creates the folder. Replaces the
-/// weights that the same job has marked, and no other file. Errors: as check_export_folder, before
-/// anything is written; those of `read_tensor`; kIo. Cost: memory for one piece.
+/// Writes a folder that `transformers` loads: config.json and model.safetensors, or its parts with
+/// their index (metadata format pt, tied lm_head left out, vocabulary without padding). Creates the
+/// folder. Replaces the weights that the same job has marked, and no other file: a mark has no
+/// parts. Errors: as check_export_folder, before anything is written; kInvalidData for a value that
+/// `form.dtype` lacks; those of `read_tensor`; kIo. Cost: memory for one piece; a parameter is read
+/// once for each of its tensors.
 Status export_model(const std::filesystem::path& folder, const api::ModelSpec& spec,
                     const ReadTensor& read_tensor,
                     const std::optional<ExportMark>& mark = std::nullopt,
-                    const ExportExtras& extras = {});
+                    const ExportExtras& extras = {}, const WeightsForm& form = {});
 
 }  // namespace trainyard::hf

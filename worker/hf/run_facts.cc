@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/api/decode.h"
+#include "common/api/numerics.h"
 #include "common/text/bounded_json.h"
 
 namespace trainyard::hf {
@@ -54,10 +55,13 @@ std::string first_difference(const char* file, const std::string& found_text,
 
 }  // namespace
 
-Result<api::EngineSpec> spec_of_run(const checkpoint::CheckpointReader& reader) {
-  return api::decode_engine(reader.manifest().config_json,
-                            {.file = reader.directory().string() + "/manifest.json",
-                             .unknown_keys = api::UnknownKeys::kIgnore});
+Result<api::EngineSpec> spec_of_run(const checkpoint::StateStore& stored) {
+  TRAINYARD_ASSIGN(api::EngineSpec spec,
+                   api::decode_engine(stored.manifest().config_json,
+                                      {.file = stored.place() + "/manifest.json",
+                                       .unknown_keys = api::UnknownKeys::kIgnore}));
+  spec.numerics = api::as_trained(spec);
+  return spec;
 }
 
 std::string with_run_facts(std::string config_json, const RunFacts& facts) {

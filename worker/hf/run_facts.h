@@ -6,14 +6,15 @@
 
 #include "common/api/engine_spec.h"
 #include "common/base/error.h"
-#include "worker/checkpoint/reader.h"
+#include "worker/checkpoint/state_store.h"
 #include "worker/hf/model_folder.h"
 
 namespace trainyard::hf {
 
-/// The engine of the run that left a checkpoint. Keys that this version does not know are ignored.
+/// The engine of the run that left a checkpoint, with the numerics that it was trained with
+/// (api::as_trained). Keys that this version does not know are ignored.
 /// Errors: kInvalidConfig for what it does not accept.
-Result<api::EngineSpec> spec_of_run(const checkpoint::CheckpointReader& reader);
+Result<api::EngineSpec> spec_of_run(const checkpoint::StateStore& stored);
 
 /// What a checkpoint's configuration says that no manifest does.
 struct RunFacts {

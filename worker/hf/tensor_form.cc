@@ -10,15 +10,16 @@ constexpr int64_t kTile = 16;
 
 }  // namespace
 
-std::vector<int64_t> stored_shape(const engine::ParamSpec& param) {
+std::vector<int64_t> stored_shape(const engine::ParamSpec& param,
+                                  const engine::HuggingFaceTensor& tensor) {
   std::vector<int64_t> shape = param.tensor.shape;
-  shape[0] = stored_rows(param);
+  shape[0] = tensor.rows;
   if (param.hugging_face_transposed) std::swap(shape[0], shape[1]);
   return shape;
 }
 
-int64_t stored_rows(const engine::ParamSpec& param) {
-  return param.unpadded_rows > 0 ? param.unpadded_rows : param.tensor.shape[0];
+int64_t row_elements(const engine::ParamSpec& param) {
+  return param.elements() / param.tensor.shape[0];
 }
 
 void transpose(const float* from, int64_t rows, int64_t columns, float* to) {

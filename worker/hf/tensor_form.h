@@ -9,10 +9,12 @@
 /// ParamSpec says so.
 namespace trainyard::hf {
 
-std::vector<int64_t> stored_shape(const engine::ParamSpec& param);
+/// Of one of its tensors.
+std::vector<int64_t> stored_shape(const engine::ParamSpec& param,
+                                  const engine::HuggingFaceTensor& tensor);
 
-/// Rows of ours that a file has.
-int64_t stored_rows(const engine::ParamSpec& param);
+/// Elements of a row of ours.
+int64_t row_elements(const engine::ParamSpec& param);
 
 /// `rows` x `columns` at `from` to `columns` x `rows` at `to`.
 void transpose(const float* from, int64_t rows, int64_t columns, float* to);

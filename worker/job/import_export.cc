@@ -17,10 +17,13 @@ Status import_parameters(const hf::HfModel& model, Engine& engine) {
         const auto bad = std::find_if_not(values.begin(), values.end(),
                                           [](float value) { return std::isfinite(value); });
         if (bad != values.end()) {
-          int64_t element = 0;
-          for (size_t axis = 0; axis < slice.shape.size(); ++axis)
-            element = element * param.tensor.shape[axis] + slice.offset[axis];
-          element += bad - values.begin();
+          int64_t element = bad - values.begin();
+          if (slice.shape.size() > 1) {
+            element = (slice.offset[0] + element / slice.shape[1]) * param.tensor.shape[1] +
+                      slice.offset[1] + element % slice.shape[1];
+          } else {
+            element += slice.offset[0];
+          }
           return Error{ErrorCode::kInvalidData,
                        "import: tensor " + param.name() + ": found " + std::to_string(*bad) +
                            " at element " + std::to_string(element) +

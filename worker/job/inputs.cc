@@ -6,6 +6,8 @@
 #include "common/io/unexpanded.h"
 #include "worker/checkpoint/reader.h"
 #include "worker/data/copies.h"
+#include "worker/data/dataset_manifest.h"
+#include "worker/data/documents.h"
 #include "worker/hf/run_facts.h"
 #include "worker/job/same_run.h"
 
@@ -53,10 +55,11 @@ Status open_import(const std::string& folder, const std::filesystem::path& check
   return error.with_context("engine.model.import");
 }
 
-/// What the run before had imported, the run that starts from it keeps. A run that has a checkpoint
-/// needs the other's no more.
-Status take_facts(const api::EngineSpec& spec, const std::filesystem::path& checkpoints,
-                  Inputs& inputs) {
+/// What the run goes on with: the numerics of its newest checkpoint, or of the one whose state it
+/// starts from. What the run before had imported, the run that starts from it keeps; a run that has
+/// a checkpoint needs the other's no more.
+Status take_stored(const api::EngineSpec& spec, const std::filesystem::path& checkpoints,
+                   Inputs& inputs) {
   checkpoint::PosixFileSystem files;
   std::unique_ptr<checkpoint::CheckpointReader> reader;
   if (!checkpoints.empty()) {
@@ -64,11 +67,17 @@ Status take_facts(const api::EngineSpec& spec, const std::filesystem::path& chec
                                             checkpoint::Verify::kManifest, nullptr);
     if (own) reader = *std::move(own);
   }
-  if (reader == nullptr) {
+  inputs.starts_from_another = reader == nullptr && spec.start_from;
+  if (inputs.starts_from_another) {
     TRAINYARD_ASSIGN(reader, open_start(files, *spec.start_from));
-    inputs.starts_from_another = true;
   }
-  if (spec.model.import_path.empty())
+  if (reader == nullptr) return {};
+  if (!inputs.starts_from_another || spec.start_from->what == api::StartWhat::kState) {
+    // Whoever reads the state says what is wrong with a configuration that cannot be read.
+    const auto stored = hf::spec_of_run(*reader);
+    if (stored) inputs.numerics = stored->numerics;
+  }
+  if (spec.start_from && spec.model.import_path.empty())
     inputs.facts = hf::run_facts_of(reader->manifest().config_json).imported;
   return {};
 }
@@ -79,7 +88,10 @@ Result<Inputs> open_inputs(const api::EngineSpec& spec, const std::filesystem::p
   data::ManifestCache manifests;
   TRAINYARD_ASSIGN(data::TokenSet tokens,
                    open_tokens(spec.data.tokens, "engine.data.tokens", manifests));
-  Inputs inputs{std::move(tokens), std::nullopt, "", nullptr, std::nullopt, {}, false};
+  Inputs inputs{std::move(tokens), std::nullopt, "", nullptr, std::nullopt, {}, {}, {}, false};
+  if (spec.data.documents == api::Documents::kIsolate) {
+    TRAINYARD_ASSIGN(inputs.end_of_text, data::end_of_text_of(inputs.tokens, manifests));
+  }
   if (!spec.data.validation.empty()) {
     TRAINYARD_ASSIGN(inputs.validation,
                      open_tokens(spec.data.validation, "engine.data.validation", manifests));
@@ -88,7 +100,7 @@ Result<Inputs> open_inputs(const api::EngineSpec& spec, const std::filesystem::p
   if (!spec.model.import_path.empty()) {
     TRAINYARD_TRY(open_import(spec.model.import_path, checkpoints, inputs));
   }
-  if (spec.start_from) TRAINYARD_TRY(take_facts(spec, checkpoints, inputs));
+  TRAINYARD_TRY(take_stored(spec, checkpoints, inputs));
   return inputs;
 }
 

@@ -23,13 +23,18 @@ struct Inputs {
   std::optional<api::ModelSpec> shape;
   /// The import's, or those of the checkpoint which stands in for it.
   hf::ImportedFacts facts;
+  /// Of the checkpoint from whose state the run goes on, its own or that of startFrom; nullopt:
+  /// there is none.
+  std::optional<api::NumericsSpec> numerics;
+  /// Behind each document, where they are isolated.
+  std::optional<int32_t> end_of_text;
   bool starts_from_another = false;  ///< no checkpoint of its own is there, and startFrom is given
 };
 
 /// Opens tokens, held-out tokens and the import. Reads headers only. A run that has a checkpoint
 /// needs its import no more: where the folder is gone, the newest one below `checkpoints` (empty:
-/// none) tells the shape. Errors: kNotFound, kInvalidData and kIo naming the field; those of
-/// hf::load_model.
+/// none) tells the shape. The same one tells the numerics. Errors: kNotFound, kInvalidData and kIo
+/// naming the field; those of hf::load_model.
 Result<Inputs> open_inputs(const api::EngineSpec& spec, const std::filesystem::path& checkpoints);
 
 }  // namespace trainyard::engine

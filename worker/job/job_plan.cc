@@ -8,13 +8,16 @@
 #include <fmt/format.h>
 
 #include "common/api/enum_names.h"
-#include "common/api/memory_limit.h"
+#include "common/api/job_size.h"
 #include "common/io/byte_limits.h"
 #include "common/io/control_group.h"
 #include "common/io/memory_facts.h"
 #include "common/text/quantity.h"
+#include "worker/device/cuda_plan.h"
+#include "worker/device/device_choice.h"
 #include "worker/engine/engine.h"
 #include "worker/engine/limits.h"
+#include "worker/state/units.h"
 
 namespace trainyard::engine {
 namespace {
@@ -53,7 +56,7 @@ struct Need {
 Need need_of(const MemoryPlan& plan, layout::Range ranks) {
   Need need;
   for (int64_t rank = ranks.begin; rank < ranks.end; ++rank) {
-    const int64_t bytes = plan.ranks()[static_cast<size_t>(rank)].total();
+    const int64_t bytes = plan.host_bytes(rank);
     need.all += bytes;
     need.most = std::max(need.most, bytes);
   }
@@ -71,8 +74,8 @@ class WaysOut {
     // Each way is planned as the job was: no longer worth the time for very many ranks.
     if (setup_.mesh.size() > kRanksTried) return "; use more ranks on more machines";
     // The cheapest first: of these recomputation alone costs time of every step.
-    for (const auto way : {&WaysOut::by_schedule, &WaysOut::by_layout, &WaysOut::by_micro_batch,
-                           &WaysOut::by_recompute}) {
+    for (const auto way : {&WaysOut::by_schedule, &WaysOut::by_own_memory, &WaysOut::by_disk,
+                           &WaysOut::by_layout, &WaysOut::by_micro_batch, &WaysOut::by_recompute}) {
       if (std::string text = (this->*way)(); !text.empty()) return "; set " + text;
     }
     const bool one = setup_.mesh.data_ranks() == 1;
@@ -90,6 +93,10 @@ class WaysOut {
     const auto mesh = layout::mesh_of(spec.parallelism, setup_.mesh.size());
     if (!mesh) return std::nullopt;
     setup.mesh = *mesh;
+    return need_of_setup(setup);
+  }
+
+  std::optional<Need> need_of_setup(const MemoryPlanSetup& setup) const {
     const auto plan = MemoryPlan::make(setup);
     if (!plan) return std::nullopt;
     const Need need = need_of(*plan, ranks_);
@@ -108,6 +115,24 @@ class WaysOut {
     const std::optional<Need> need = need_of_job(spec);
     if (!need) return "";
     return "engine.parallelism.pipelineSchedule: OneFOneB (found GPipe)" + amount(*need);
+  }
+
+  /// No copies with the next node: a lost pod costs more steps.
+  std::string by_own_memory() const {
+    if (!setup_.keeps_states || setup_.ranks_with_copies == 0) return "";
+    MemoryPlanSetup setup = setup_;
+    setup.ranks_with_copies = 0;
+    const std::optional<Need> need = need_of_setup(setup);
+    return need ? "checkpointPolicy.memoryReplicas: 0" + amount(*need) : "";
+  }
+
+  /// No states in memory: only restarts take longer.
+  std::string by_disk() const {
+    if (!setup_.keeps_states) return "";
+    MemoryPlanSetup setup = setup_;
+    setup.keeps_states = false;
+    const std::optional<Need> need = need_of_setup(setup);
+    return need ? "checkpointPolicy.memoryEverySteps: 0" + amount(*need) : "";
   }
 
   /// The lowest ZeRO stage that fits, with the shard that there is or, where that is not enough,
@@ -180,18 +205,33 @@ class WaysOut {
 
 }  // namespace
 
+bool keeps_states(const api::TrainingJobSpec& job) {
+  return job.engine && job.agent != api::AgentMode::kNone &&
+         job.failure_policy.restart_strategy == api::RestartStrategy::kInPlace &&
+         job.checkpoint_policy.memory_every_steps != 0;
+}
+
+int64_t ranks_with_copies(const api::TrainingJobSpec& job) {
+  const bool copies = keeps_states(job) && job.checkpoint_policy.memory_replicas > 0;
+  return copies && job.num_nodes > 1 ? api::ranks_of(job) / job.num_nodes : 0;
+}
+
 Result<MemoryPlan> plan_job(const api::EngineSpec& spec, const JobPlace& place) {
   TRAINYARD_TRY(check_countable(spec, place.ranks));
-  TRAINYARD_TRY(check_kernel_limits(spec, cpu_limits()));
+  TRAINYARD_TRY(check_kernel_limits(spec, limits_of(spec.device)));
   TRAINYARD_ASSIGN(const layout::Mesh mesh,
                    layout::mesh_of(spec.parallelism, static_cast<int>(place.ranks)));
   const bool tcp = spec.runtime.transport == api::Transport::kTcp;
-  return MemoryPlan::make({.spec = spec,
-                           .mesh = mesh,
-                           .unit_bytes = EngineSetup{}.unit_bytes,
-                           .kernel_scratch_bytes = place.kernel_scratch_bytes,
-                           .writes_checkpoints = place.writes_checkpoints,
-                           .shares_memory = place.one_host && !tcp});
+  return MemoryPlan::make(
+      {.spec = spec,
+       .mesh = mesh,
+       .formats = formats_of(spec.device, compute_type(spec.precision), sum_type(spec.numerics)),
+       .unit_bytes = EngineSetup{}.unit_bytes,
+       .kernel_scratch_bytes = place.kernel_scratch_bytes,
+       .writes_checkpoints = place.writes_checkpoints,
+       .keeps_states = place.keeps_states,
+       .ranks_with_copies = static_cast<int>(place.ranks_with_copies),
+       .shares_memory = place.one_host && !tcp});
 }
 
 MemoryRoom memory_room(int64_t started) {
@@ -237,12 +277,40 @@ Result<std::string> check_memory(const MemoryPlan& plan, layout::Range ranks,
                fault + "; engine.runtime.memoryCheck: Warn starts it all the same"};
 }
 
+Result<std::string> check_gpu_memory(const MemoryPlan& plan, const api::EngineSpec& spec,
+                                     int64_t memory_bytes) {
+  int rank = 0;
+  for (int other = 1; other < static_cast<int>(plan.ranks().size()); ++other) {
+    const auto all_of = [&](int r) { return plan.gpu_bytes(r) + plan.nccl_bytes(r); };
+    if (all_of(other) > all_of(rank)) rank = other;
+  }
+  const RankMemory& most = plan.ranks()[static_cast<size_t>(rank)];
+  const int64_t outside = kGpuContextBytes + plan.nccl_bytes(rank);
+  const int64_t needed = plan.gpu_bytes(rank) + outside;
+  if (needed <= memory_bytes) return std::string();
+  std::string table;
+  for (size_t purpose = 0; purpose < kMemoryPurposes; ++purpose) {
+    const auto of = static_cast<MemoryPurpose>(purpose);
+    if (of > MemoryPurpose::kKernelScratch || most.of(of) == 0) continue;
+    table += std::string(name_of(of)) + " " + text::size_text(most.of(of)) + ", ";
+  }
+  const std::string fault =
+      "engine.model: found one that needs " + text::size_text(needed) + " on a GPU (" + table +
+      "driver " + (outside > kGpuContextBytes ? "and NCCL " : "") + text::size_text(outside) +
+      "), wanted at most the " + text::size_text(memory_bytes) +
+      " that it has; use a smaller engine.batch.microSequences, or engine.parallelism.recompute: "
+      "Selective or Full";
+  if (spec.runtime.memory_check == api::MemoryCheck::kWarn) return fault;
+  return Error{ErrorCode::kInvalidConfig,
+               fault + "; engine.runtime.memoryCheck: Warn starts it all the same"};
+}
+
 Result<std::string> check_pod_memory(const MemoryPlan& plan, const api::TrainingJobSpec& job,
                                      const api::EngineSpec& complete) {
   const std::optional<int64_t> limit = api::trainer_memory_limit(job);
   const auto ranks = std::ssize(plan.ranks());
-  const int64_t per_pod = job.num_proc_per_node;  // where that is auto, only a node knows it
-  if (!limit || per_pod < 1) return std::string();
+  const int64_t per_pod = api::ranks_per_node(job);
+  if (!limit) return std::string();
   layout::Range most;
   int64_t most_bytes = -1;
   for (int64_t begin = 0; begin < ranks; begin += per_pod) {

@@ -19,7 +19,15 @@ struct JobPlace {
   bool one_host = true;                                 ///< all of them
   int64_t kernel_scratch_bytes = cpu_scratch_bytes(1);  ///< of each rank
   bool writes_checkpoints = true;
+  bool keeps_states = false;  ///< in memory
+  /// Ranks of a node, of whose states the next node keeps copies as well; 0: none does.
+  int64_t ranks_with_copies = 0;
 };
+
+/// Whether the ranks of a job keep states in memory.
+bool keeps_states(const api::TrainingJobSpec& job);
+/// As JobPlace::ranks_with_copies.
+int64_t ranks_with_copies(const api::TrainingJobSpec& job);
 
 /// The plan of a complete spec at its own ZeRO stage. Errors: kInvalidConfig naming the field, for
 /// ranks that cannot share the job and for sizes beyond what is counted here.
@@ -45,6 +53,11 @@ MemoryRoom memory_room(int64_t started = 0);
 /// sizes and what to change.
 Result<std::string> check_memory(const MemoryPlan& plan, layout::Range ranks,
                                  const api::EngineSpec& spec, const MemoryRoom& room);
+
+/// Whether the job's largest rank fits on a GPU of so much memory: as check_memory. The error names
+/// what the rank's memory is for.
+Result<std::string> check_gpu_memory(const MemoryPlan& plan, const api::EngineSpec& spec,
+                                     int64_t memory_bytes);
 
 /// Whether the ranks of each pod fit into what the manifest lets its container `trainer` have,
 /// where it sets a limit: as check_memory. `complete`: the engine that was planned.

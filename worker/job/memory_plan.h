@@ -2,9 +2,10 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string_view>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "common/api/engine_spec.h"
@@ -12,6 +13,7 @@
 #include "common/layout/layout.h"
 #include "common/layout/stage_map.h"
 #include "worker/data/batch_partition.h"
+#include "worker/job/tensor_payload.h"
 #include "worker/memory/step_plan.h"
 #include "worker/model/model.h"
 
@@ -30,10 +32,11 @@ enum class MemoryPurpose : uint8_t {
   kKernelScratch,
   kBatches,       ///< tokens of a step, and of what is read ahead of it
   kSnapshot,      ///< the copy of the own part that a checkpoint is written from
+  kStates,        ///< states in memory, which the agent holds, beyond that copy
   kCommunicator,  ///< shared memory of the groups, divided by their members
   kProcess,       ///< program, heap and stacks: kProcessBytes
 };
-inline constexpr size_t kMemoryPurposes = 11;
+inline constexpr size_t kMemoryPurposes = 12;
 
 /// "weights", "master weights" ...: for tables.
 std::string_view name_of(MemoryPurpose purpose);
@@ -46,9 +49,12 @@ inline constexpr int64_t kProcessBytes = int64_t{24} << 20;
 struct MemoryPlanSetup {
   api::EngineSpec spec;  ///< complete, see resolve_spec
   layout::Mesh mesh;
+  kernels::DeviceFormats formats;    ///< of each rank's device, for the spec's type of compute
   int64_t unit_bytes = 0;            ///< as in EngineSetup
-  int64_t kernel_scratch_bytes = 0;  ///< of each rank
+  int64_t kernel_scratch_bytes = 0;  ///< of each rank's processor
   bool writes_checkpoints = true;
+  bool keeps_states = false;  ///< in memory, see checkpoint::MemorySlots
+  int ranks_with_copies = 0;  ///< of a node, of whose states the next node keeps copies; 0: none
   bool shares_memory = true;  ///< all ranks on one host, and not over TCP
 };
 
@@ -63,15 +69,19 @@ struct RankMemory {
   /// What Engine::create allocates.
   int64_t engine() const;
   /// What the process alone occupies: all but shared memory.
-  int64_t own() const { return total() - of(MemoryPurpose::kCommunicator); }
+  int64_t own() const {
+    return total() - of(MemoryPurpose::kCommunicator) - of(MemoryPurpose::kStates);
+  }
 };
 
 /// What a rank sends in a step by one operation in one of its groups.
 struct SentBytes {
   std::string_view operation;  ///< as in contract::kCollectiveNames
-  std::string_view group;      ///< "world", "shard", "replica", "tied", "activations", "gradients"
-  int64_t times = 0;           ///< that the operation runs
-  int64_t bytes = 0;           ///< payload, of all times together
+  /// "world", "shard", "replica", "tied", "sliced", "tensor", "context", "activations",
+  /// "gradients".
+  std::string_view group;
+  int64_t times = 0;  ///< that the operation runs
+  int64_t bytes = 0;  ///< payload, of all times together
   auto operator<=>(const SentBytes&) const = default;
 };
 
@@ -95,6 +105,14 @@ class MemoryPlan {
   int64_t parameters() const { return parameters_; }
   const layout::StageMap& stages() const { return stages_; }
   const std::vector<RankMemory>& ranks() const { return ranks_; }
+  /// What a rank takes of its machine's memory, and of its GPU's: 0 without one.
+  int64_t host_bytes(int rank) const;
+  int64_t gpu_bytes(int rank) const;
+  /// Of its machine's memory, what the driver of its GPU keeps in place for copies.
+  int64_t pinned_bytes(int rank) const;
+  /// Of its GPU's memory, beside gpu_bytes(): what NCCL is taken to hold, where the ranks meet by
+  /// it.
+  int64_t nccl_bytes(int rank) const;
   /// The lowest of the ranks with the most bytes.
   int largest_rank() const;
   const RankMemory& largest() const { return ranks_[static_cast<size_t>(largest_rank())]; }
@@ -108,15 +126,21 @@ class MemoryPlan {
   std::vector<int64_t> micro_batches_of(int rank) const;
   /// Micro-batches of the rank that has most.
   int64_t rounds() const { return partition_.micro_batches_max(); }
-  /// FLOPs of a layer's passes for one sequence.
-  const OpFlops& flops_per_sample(int layer) const {
-    return flops_per_sample_[static_cast<size_t>(layer)];
+  /// FLOPs of a layer's passes for one sequence, on a rank at a place of the tp axis.
+  const OpFlops& flops_per_sample(int layer, int tp = 0) const {
+    return places_[static_cast<size_t>(tp)].flops_per_sample[static_cast<size_t>(layer)];
   }
   /// And of the layers of a stage together.
-  OpFlops flops_of_stage(int stage) const;
+  OpFlops flops_of_stage(int stage, int tp = 0) const;
 
  private:
-  /// What ranks of a stage with equally many samples have in common.
+  /// What ranks at one place of the tp axis have in common.
+  struct Place {
+    layout::Layout layout;
+    std::vector<OpFlops> flops_per_sample;             ///< by layer
+    std::vector<std::vector<TensorPayload>> meetings;  ///< by layer, those of a micro-batch
+  };
+  /// What those of them have in common that have a stage and equally many samples.
   struct Share {
     int64_t buffer_bytes = 0;
     int64_t arena_bytes = 0;
@@ -125,22 +149,31 @@ class MemoryPlan {
   explicit MemoryPlan(const MemoryPlanSetup& setup) : setup_(setup) {}
   int64_t data_rank(int rank) const;
   int64_t samples_of(int rank) const;
-  std::pair<int, int64_t> kind_of(int rank) const;
+  layout::Coordinate coordinate(int rank) const { return layout::coordinate_of(setup_.mesh, rank); }
+  const Place& place_of(int rank) const {
+    return places_[static_cast<size_t>(coordinate(rank).tp)];
+  }
+  std::tuple<int, int, int64_t> kind_of(int rank) const;
   Share make_share(const Model& model, int rank) const;
-  void plan_states(int params);
-  void plan_stage(int pp, int params);
+  void plan_stage(int pp, int tp, int params);
   int64_t bytes_sent_by(const Instruction& instruction, int rank) const;
+  using AddSent = std::function<void(const SentBytes& sent)>;
+  void add_exchanges(int rank, const AddSent& add) const;
+  std::array<int, 6> state_groups(const layout::Coordinate& at) const;
+  int channels(const layout::Coordinate& at) const;
   int64_t segments(const layout::Coordinate& at) const;
+  int64_t nccl_bytes_of(const layout::Coordinate& at) const;
   void plan_rank(int rank);
+  void plan_copies();
 
   MemoryPlanSetup setup_;
   data::BatchPartition partition_;
+  int64_t kernel_scratch_bytes_ = 0;
   int64_t parameters_ = 0;
   layout::StageMap stages_;
-  std::vector<OpFlops> flops_per_sample_;  ///< by layer
-  std::vector<int> recomputed_;            ///< layers
-  layout::Layout layout_;
-  std::map<std::pair<int, int64_t>, Share> shares_;  ///< by kind_of()
+  std::vector<int> recomputed_;                            ///< layers
+  std::vector<Place> places_;                              ///< by tp coordinate
+  std::map<std::tuple<int, int, int64_t>, Share> shares_;  ///< by kind_of()
   std::vector<int> ring_;
   std::vector<RankMemory> ranks_;
 };

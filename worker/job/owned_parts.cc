@@ -47,18 +47,19 @@ std::vector<int64_t> owned_bytes(const layout::Layout& layout, int shard_ranks, 
   return sums.values();
 }
 
-std::vector<int64_t> stored_elements(const layout::Layout& layout, const layout::Mesh& mesh, int pp,
-                                     int tensors) {
+std::vector<int64_t> stored_elements(const layout::Layout& layout, const layout::Mesh& mesh,
+                                     const layout::Coordinate& at, int tensors) {
   // How many stretches of how many elements shard ranks own: those that a part cuts off by rank,
   // whole parts by ranges of ranks.
   // Copies that other stages hold come before or after those of this one.
   struct Kind {
     layout::Copies copies;  // of dp coordinate 0
+    int stride = 1;         // to that of dp coordinate 1
     int64_t size = 0;
     int64_t rank = 0;  // 0 of whole parts
     auto operator<=>(const Kind& other) const {
-      return std::tie(copies.count, copies.index, size, rank) <=>
-             std::tie(other.copies.count, other.copies.index, other.size, other.rank);
+      return std::tie(copies.count, copies.index, stride, size, rank) <=>
+             std::tie(other.copies.count, other.copies.index, other.stride, other.size, other.rank);
     }
   };
   std::map<Kind, int64_t> ends;
@@ -66,20 +67,21 @@ std::vector<int64_t> stored_elements(const layout::Layout& layout, const layout:
   for (int tensor = 0; tensor < tensors; ++tensor) {
     const layout::Range place = layout.place(tensor);
     const int unit = layout.unit_of(tensor);
-    const int64_t part = part_of(layout, unit, pp);
-    if (place.size() == 0 || part == 0) continue;
-    const layout::Copies copies = layout.copies(unit, {.pp = pp});
+    const int64_t part = part_of(layout, unit, at.pp);
+    if (place.size() == 0 || part == 0 || layout.repeats(tensor)) continue;
+    const layout::Copies copies = layout.copies(unit, {.pp = at.pp, .cp = at.cp, .tp = at.tp});
+    const int stride = mesh.cp * (layout.unit(unit).summed_over_tensor ? mesh.tp : 1);
     const int64_t first = place.begin / part;
     const int64_t last = (place.end - 1) / part;
-    ++ends[{copies, std::min(place.end, (first + 1) * part) - place.begin, first}];
+    ++ends[{copies, stride, std::min(place.end, (first + 1) * part) - place.begin, first}];
     if (last == first) continue;
-    ++ends[{copies, place.end - last * part, last}];
-    wholes.try_emplace({copies, part}, mesh.fsdp).first->second.add(first + 1, last, 1);
+    ++ends[{copies, stride, place.end - last * part, last}];
+    wholes.try_emplace({copies, stride, part}, mesh.fsdp).first->second.add(first + 1, last, 1);
   }
   std::vector<int64_t> stored(static_cast<size_t>(mesh.dp) * static_cast<size_t>(mesh.fsdp));
   const auto add = [&](int copy, int64_t rank, const Kind& kind, int64_t count) {
     const layout::Range share =
-        layout::even_share(kind.size, kind.copies.count, kind.copies.index + copy);
+        layout::even_share(kind.size, kind.copies.count, kind.copies.index + copy * kind.stride);
     stored[static_cast<size_t>(int64_t{copy} * mesh.fsdp + rank)] += count * share.size();
   };
   for (const auto& [kind, steps] : wholes) {

@@ -14,9 +14,10 @@ namespace trainyard::engine {
 std::vector<int64_t> owned_bytes(const layout::Layout& layout, int shard_ranks, int pp,
                                  const std::function<int64_t(int unit)>& bytes);
 
-/// By data rank at `pp`, copies one after the other: elements that it stores of the first `tensors`
-/// ones, see layout::Layout::stored.
-std::vector<int64_t> stored_elements(const layout::Layout& layout, const layout::Mesh& mesh, int pp,
-                                     int tensors);
+/// By data rank at `at`, of which pp, cp and tp count, the last that of the layout, copies one
+/// after the other: elements that it stores of the first `tensors` ones, see
+/// layout::Layout::stored.
+std::vector<int64_t> stored_elements(const layout::Layout& layout, const layout::Mesh& mesh,
+                                     const layout::Coordinate& at, int tensors);
 
 }  // namespace trainyard::engine

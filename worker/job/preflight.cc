@@ -4,12 +4,13 @@
 #include <filesystem>
 #include <string>
 
-#include "common/api/memory_limit.h"
+#include "common/api/job_size.h"
 #include "common/io/path_exists.h"
 #include "common/io/unexpanded.h"
 #include "common/layout/mesh.h"
 #include "worker/data/text/tokenizer.h"
 #include "worker/device/cpu_device.h"
+#include "worker/device/device_choice.h"
 #include "worker/engine/limits.h"
 #include "worker/job/import_export.h"
 #include "worker/job/job_plan.h"
@@ -66,7 +67,7 @@ bool sees_inputs(const api::EngineSpec& spec) {
 }
 
 Status check_shapes(const api::EngineSpec& spec, int64_t ranks) {
-  TRAINYARD_TRY(check_kernel_limits(spec, cpu_limits()));
+  TRAINYARD_TRY(check_kernel_limits(spec, limits_of(spec.device)));
   TRAINYARD_ASSIGN(const layout::Mesh mesh,
                    layout::mesh_of(spec.parallelism, static_cast<int>(ranks)));
   return check_batch(spec, mesh.data_ranks());
@@ -74,7 +75,7 @@ Status check_shapes(const api::EngineSpec& spec, int64_t ranks) {
 
 Status check_inputs(const api::EngineSpec& given, const Inputs& inputs, int64_t ranks) {
   api::EngineSpec spec = given;
-  TRAINYARD_TRY(resolve_spec(spec, inputs.tokens, inputs.shape));
+  TRAINYARD_TRY(resolve_spec(spec, inputs));
   TRAINYARD_TRY(check_tokenizer(spec.data.tokenizer, inputs.tokens));
   TRAINYARD_TRY(check_shapes(spec, ranks));
   TRAINYARD_ASSIGN(const Model model, build_model(spec.model));
@@ -92,26 +93,28 @@ Status check_inputs(const api::EngineSpec& given, const Inputs& inputs, int64_t 
 Status check_export_place(const api::EngineSpec& given, const Inputs& inputs,
                           const hf::ExportOwner& owner) {
   api::EngineSpec spec = given;
-  TRAINYARD_TRY(resolve_spec(spec, inputs.tokens, inputs.shape));
+  TRAINYARD_TRY(resolve_spec(spec, inputs));
   return check_export(spec, facts_of(inputs), owner);
 }
 
 Result<std::string> check_pods(const api::TrainingJobSpec& job, const Inputs* inputs) {
-  if (!job.engine || job.num_proc_per_node < 1) return std::string();
+  if (!job.engine) return std::string();
   const api::ParallelismSpec& parallelism = job.engine->parallelism;
   const bool may_doubt = parallelism.pipeline > 1 && parallelism.zero_stage > 1;
   if (!may_doubt && !api::trainer_memory_limit(job)) return std::string();
   api::EngineSpec spec = *job.engine;
   if (inputs != nullptr) {
-    TRAINYARD_TRY(resolve_spec(spec, inputs->tokens, inputs->shape));
+    TRAINYARD_TRY(resolve_spec(spec, *inputs));
   } else {
     if (spec.model.vocab == 0 || !spec.model.import_path.empty()) return std::string();
     TRAINYARD_TRY(resolve_spec(spec, std::nullopt));
   }
-  const JobPlace place{.ranks = job.num_nodes * job.num_proc_per_node,
+  const JobPlace place{.ranks = api::ranks_of(job),
                        .one_host = job.num_nodes == 1,
                        .kernel_scratch_bytes = cpu_scratch_bytes(
-                           static_cast<int>(std::max<int64_t>(1, spec.runtime.threads)))};
+                           static_cast<int>(std::max<int64_t>(1, spec.runtime.threads))),
+                       .keeps_states = keeps_states(job),
+                       .ranks_with_copies = ranks_with_copies(job)};
   TRAINYARD_ASSIGN(const MemoryPlan plan, plan_job(spec, place));
   TRAINYARD_TRY(check_pod_memory(plan, job, spec));
   if (!may_doubt) return std::string();

@@ -1,5 +1,7 @@
 #include "worker/job/resolve.h"
 
+#include "common/api/enum_names.h"
+#include "common/api/numerics.h"
 #include "common/text/json_writer.h"
 
 namespace trainyard::engine {
@@ -20,14 +22,49 @@ Status take(const char* field, int64_t& value, int64_t imported, const char* sou
   return {};
 }
 
+Status take(const char* field, std::optional<bool>& value, std::optional<bool> imported,
+            const char* source) {
+  const bool says = imported.value_or(false);
+  if (value.value_or(says) != says) {
+    return contradiction(field, says ? "false" : "true", source, says ? "true" : "false");
+  }
+  value = imported;
+  return {};
+}
+
 Status take_import(api::ModelSpec& model, const api::ModelSpec& from) {
   const char* source = "the imported model";
+  // GPT2 may be the default of a manifest that says nothing.
+  if (model.family != api::ModelFamily::kGPT2 && model.family != from.family) {
+    return contradiction("engine.model.family", std::string(api::name_of(model.family)), source,
+                         std::string(api::name_of(from.family)));
+  }
   TRAINYARD_TRY(take("engine.model.layers", model.layers, from.layers, source));
   TRAINYARD_TRY(take("engine.model.hidden", model.hidden, from.hidden, source));
   TRAINYARD_TRY(take("engine.model.heads", model.heads, from.heads, source));
   TRAINYARD_TRY(take("engine.model.ffn", model.ffn, from.ffn, source));
   TRAINYARD_TRY(take("engine.model.vocab", model.vocab, from.vocab, source));
-  model.kv_heads = from.kv_heads;
+  TRAINYARD_TRY(take("engine.model.kvHeads", model.kv_heads, from.kv_heads, source));
+  TRAINYARD_TRY(take("engine.model.headDim", model.head_dim, from.head_dim, source));
+  TRAINYARD_TRY(
+      take("engine.model.attentionBias", model.attention_bias, from.attention_bias, source));
+  TRAINYARD_TRY(take("engine.model.ffnBias", model.ffn_bias, from.ffn_bias, source));
+  if (model.rope_theta.value_or(from.rope_theta.value_or(0)) != from.rope_theta.value_or(0)) {
+    return contradiction("engine.model.ropeTheta", text::shortest(*model.rope_theta), source,
+                         text::shortest(from.rope_theta.value_or(0)));
+  }
+  if (model.rope_scaling && model.rope_scaling != from.rope_scaling) {
+    return contradiction("engine.model.ropeScaling", "a scaling", source, "another, or none");
+  }
+  TRAINYARD_TRY(
+      take("engine.model.slidingWindow", model.sliding_window, from.sliding_window, source));
+  TRAINYARD_TRY(take("engine.model.fullLayers", model.full_layers, from.full_layers, source));
+  if (!model.tie_embeddings && from.tie_embeddings) {
+    return contradiction("engine.model.tieEmbeddings", "false", source, "true");
+  }
+  model.rope_theta = from.rope_theta;
+  model.rope_scaling = from.rope_scaling;
+  model.tie_embeddings = from.tie_embeddings;
   model.family = from.family;
   const double epsilon = from.layer_norm_epsilon.value_or(api::kLayerNormEpsilon);
   if (model.layer_norm_epsilon.value_or(epsilon) != epsilon) {
@@ -41,11 +78,15 @@ Status take_import(api::ModelSpec& model, const api::ModelSpec& from) {
 
 }  // namespace
 
-Status resolve_spec(api::EngineSpec& spec, const data::TokenSet& tokens,
-                    const std::optional<api::ModelSpec>& imported) {
-  const bool is_given = spec.model.vocab != 0 || imported;
+Status resolve_spec(api::EngineSpec& spec, const Inputs& inputs) {
+  const data::TokenSet& tokens = inputs.tokens;
+  const bool is_given = spec.model.vocab != 0 || inputs.shape;
   if (!is_given) spec.model.vocab = tokens.vocabulary();
-  TRAINYARD_TRY(resolve_spec(spec, imported));
+  if (inputs.numerics) {
+    spec.numerics =
+        api::with_values_of(spec.numerics, api::moved_to(*inputs.numerics, spec.device));
+  }
+  TRAINYARD_TRY(resolve_spec(spec, inputs.shape));
   if (tokens.vocabulary() > spec.model.vocab) {
     return Error{ErrorCode::kInvalidConfig,
                  "engine.model.vocab: found " + std::to_string(spec.model.vocab) +
@@ -65,10 +106,21 @@ Status resolve_spec(api::EngineSpec& spec, const std::optional<api::ModelSpec>& 
                  "engine.data.sequenceLength: found " + std::to_string(spec.data.sequence_length) +
                      ", wanted at most maxPositions = " + std::to_string(spec.model.max_positions)};
   }
+  if (const std::string wanted = api::sliced_length_wanted(spec); !wanted.empty()) {
+    return Error{ErrorCode::kInvalidConfig, "engine.data.sequenceLength: found " +
+                                                std::to_string(spec.data.sequence_length) +
+                                                ", wanted " + wanted};
+  }
   if (spec.numerics.mode == api::NumericsMode::kAuto) {
     spec.numerics.mode = api::NumericsMode::kCanonical;
   }
-  return {};
+  spec.numerics = api::with_defaults(spec);
+  const std::vector<api::NumericsFault> faults = api::numerics_faults(spec);
+  if (faults.empty()) return {};
+  const api::NumericsFault& fault = faults.front();
+  return Error{ErrorCode::kInvalidConfig, "engine.numerics." + std::string(fault.field) +
+                                              ": found " + fault.found + ", wanted " +
+                                              fault.wanted};
 }
 
 Status check_held_out(const data::TokenSet& held_out, const data::TokenSet* training, int64_t vocab,

@@ -33,12 +33,14 @@ struct Field {
   std::string wanted;  ///< the checkpoint's, which never changes
 };
 
-Error another_run(const checkpoint::CheckpointReader& checkpoint, const Field& field,
+bool on_gpu(const api::EngineSpec& spec) { return spec.device == api::DeviceKind::kCuda; }
+
+Error another_run(const checkpoint::StateStore& checkpoint, const Field& field,
                   const Reading& reading) {
-  return {ErrorCode::kInvalidConfig,
-          "engine." + std::string(field.name) + ": found " + field.found + ", wanted " +
-              field.wanted + " as in the checkpoint " + checkpoint.directory().filename().string() +
-              reading.why + "; " + reading.instead};
+  return {ErrorCode::kInvalidConfig, "engine." + std::string(field.name) + ": found " +
+                                         field.found + ", wanted " + field.wanted +
+                                         " as in the checkpoint " + checkpoint.name() +
+                                         reading.why + "; " + reading.instead};
 }
 
 Field number(const char* name, int64_t found, int64_t wanted) {
@@ -55,6 +57,31 @@ Field epsilon(const api::ModelSpec& found, const api::ModelSpec& wanted) {
     return text::shortest(model.layer_norm_epsilon.value_or(api::kLayerNormEpsilon));
   };
   return {"model.layerNormEpsilon", of(found), of(wanted)};
+}
+
+int64_t head_dim(const api::ModelSpec& model) {
+  return model.heads > 0 ? api::head_dim_of(model) : 0;
+}
+
+Field rope_theta(const api::ModelSpec& found, const api::ModelSpec& wanted) {
+  const auto of = [](const api::ModelSpec& model) {
+    return text::shortest(model.rope_theta.value_or(api::kRopeTheta));
+  };
+  return {"model.ropeTheta", of(found), of(wanted)};
+}
+
+Field rope_scaling(const api::ModelSpec& found, const api::ModelSpec& wanted) {
+  const auto of = [](const std::optional<api::RopeScaling>& scaling) {
+    if (!scaling) return std::string("none");
+    std::string all(api::name_of(scaling->type));
+    for (const double value :
+         {scaling->factor, scaling->low_frequency_factor, scaling->high_frequency_factor,
+          static_cast<double>(scaling->original_positions), scaling->beta_fast, scaling->beta_slow,
+          scaling->attention_factor.value_or(0), scaling->truncate ? 1.0 : 0.0})
+      all += " " + text::shortest(value);
+    return all;
+  };
+  return {"model.ropeScaling", of(found.rope_scaling), of(wanted.rope_scaling)};
 }
 
 std::optional<Field> first_difference(std::initializer_list<Field> fields) {
@@ -74,30 +101,59 @@ std::string tokens_of(const std::vector<std::string>& paths, const std::string& 
 /// were named.
 std::optional<Field> difference_of(const api::ModelSpec& model, const api::ModelSpec& trained) {
   const auto yes_or_no = [](bool value) { return std::string(value ? "true" : "false"); };
-  return first_difference({word("model.family", model.family, trained.family),
-                           number("model.layers", model.layers, trained.layers),
-                           number("model.hidden", model.hidden, trained.hidden),
-                           number("model.heads", model.heads, trained.heads),
-                           number("model.kvHeads", model.kv_heads, trained.kv_heads),
-                           number("model.ffn", model.ffn, trained.ffn),
-                           number("model.vocab", model.vocab, trained.vocab),
-                           number("model.maxPositions", model.max_positions, trained.max_positions),
-                           Field{"model.tieEmbeddings", yes_or_no(model.tie_embeddings),
-                                 yes_or_no(trained.tie_embeddings)}});
+  return first_difference(
+      {word("model.family", model.family, trained.family),
+       number("model.layers", model.layers, trained.layers),
+       number("model.hidden", model.hidden, trained.hidden),
+       number("model.heads", model.heads, trained.heads),
+       number("model.kvHeads", model.kv_heads, trained.kv_heads),
+       number("model.headDim", head_dim(model), head_dim(trained)),
+       number("model.ffn", model.ffn, trained.ffn),
+       number("model.vocab", model.vocab, trained.vocab),
+       number("model.maxPositions", model.max_positions, trained.max_positions),
+       Field{"model.tieEmbeddings", yes_or_no(model.tie_embeddings),
+             yes_or_no(trained.tie_embeddings)},
+       Field{"model.attentionBias", yes_or_no(model.attention_bias == true),
+             yes_or_no(trained.attention_bias == true)},
+       Field{"model.ffnBias", yes_or_no(model.ffn_bias == true),
+             yes_or_no(trained.ffn_bias == true)},
+       rope_theta(model, trained), rope_scaling(model, trained),
+       number("model.slidingWindow", model.sliding_window, trained.sliding_window),
+       number("model.fullLayers", model.full_layers, trained.full_layers)});
 }
 
-Status check_state(const checkpoint::CheckpointReader& checkpoint, const api::EngineSpec& spec,
+/// Of the numerics that the device of both counts by. Where it is another one, doubt_of_device()
+/// says what becomes of the bits, and the mode may be another: processors have no Fast.
+std::optional<Field> difference_of_cuts(const api::EngineSpec& spec,
+                                        const api::EngineSpec& stored) {
+  const api::NumericsSpec& found = spec.numerics;
+  const api::NumericsSpec& wanted = stored.numerics;
+  if (on_gpu(spec) != on_gpu(stored)) return std::nullopt;
+  if (auto field = first_difference({word("numerics.mode", found.mode, wanted.mode)})) return field;
+  if (on_gpu(spec)) {
+    const int64_t pieces = wanted.tensor_chunks.value_or(0);
+    const bool is_fast = found.mode == api::NumericsMode::kFast;  // whose pieces are those of ranks
+    return first_difference(
+        {number("numerics.grainSequences", found.grain_sequences, wanted.grain_sequences),
+         number("numerics.tensorChunks", is_fast ? pieces : found.tensor_chunks.value_or(0),
+                pieces)});
+  }
+  return first_difference({number("numerics.grainTokens", found.grain_tokens, wanted.grain_tokens),
+                           number("numerics.keyBlock", found.key_block, wanted.key_block),
+                           number("numerics.tensorChunks", found.tensor_chunks.value_or(0),
+                                  wanted.tensor_chunks.value_or(0))});
+}
+
+Status check_state(const checkpoint::StateStore& checkpoint, const api::EngineSpec& spec,
                    const std::string& data_identity, const Reading& reading) {
   const checkpoint::Manifest& manifest = checkpoint.manifest();
   TRAINYARD_ASSIGN(api::EngineSpec stored, hf::spec_of_run(checkpoint));
   const auto format = [](std::optional<api::NumberFormat> reduce) {
-    return reduce ? std::string(api::name_of(*reduce)) : std::string("nothing");
+    return std::string(api::name_of(reduce.value_or(api::NumberFormat::kFP32)));
   };
   // Neither the ranks nor how they divide the work (parallelism) change a bit.
   if (const auto field = first_difference(
           {number("seed", spec.seed, stored.seed),
-           word("numerics.mode", spec.numerics.mode, stored.numerics.mode),
-           number("numerics.grainTokens", spec.numerics.grain_tokens, stored.numerics.grain_tokens),
            word("precision.compute", spec.precision.compute, stored.precision.compute),
            Field{"precision.reduce", format(spec.precision.reduce),
                  format(stored.precision.reduce)},
@@ -105,14 +161,17 @@ Status check_state(const checkpoint::CheckpointReader& checkpoint, const api::En
            number("batch.globalSequences", spec.batch.global_sequences,
                   stored.batch.global_sequences),
            number("data.sequenceLength", spec.data.sequence_length, stored.data.sequence_length),
+           word("data.documents", spec.data.documents, stored.data.documents),
            epsilon(spec.model, stored.model)})) {
     return another_run(checkpoint, *field, reading);
   }
+  if (const auto field = difference_of_cuts(spec, stored))
+    return another_run(checkpoint, *field, reading);
   if (manifest.step > spec.steps) {
     return Error{ErrorCode::kInvalidConfig,
                  "engine.steps: found " + std::to_string(spec.steps) + ", wanted at least " +
                      std::to_string(manifest.step) + ", the step of the checkpoint " +
-                     checkpoint.directory().filename().string() + reading.why +
+                     checkpoint.name() + reading.why +
                      "; use another run directory to train fewer steps"};
   }
   if (!data_identity.empty() && manifest.scalars.contains(kDataIdentityScalar)) {
@@ -138,12 +197,12 @@ Status check_state(const checkpoint::CheckpointReader& checkpoint, const api::En
 
 }  // namespace
 
-Status check_same_run(const checkpoint::CheckpointReader& checkpoint, const api::EngineSpec& spec,
+Status check_same_run(const checkpoint::StateStore& checkpoint, const api::EngineSpec& spec,
                       const std::string& data_identity) {
   return check_state(checkpoint, spec, data_identity, kGoesOn);
 }
 
-std::string doubt_of_horizon(const checkpoint::CheckpointReader& checkpoint,
+std::string doubt_of_horizon(const checkpoint::StateStore& checkpoint,
                              const api::EngineSpec& spec) {
   const auto stored = hf::spec_of_run(checkpoint);
   if (!stored || spec.learning_rate_schedule.name == api::ScheduleName::kConstant) return "";
@@ -163,7 +222,16 @@ std::string doubt_of_horizon(const checkpoint::CheckpointReader& checkpoint,
          "it from the beginning";
 }
 
-Status check_start(const checkpoint::CheckpointReader& checkpoint, const api::EngineSpec& spec,
+std::string doubt_of_device(const checkpoint::StateStore& checkpoint, const api::EngineSpec& spec) {
+  const auto stored = hf::spec_of_run(checkpoint);
+  if (!stored || on_gpu(*stored) == on_gpu(spec)) return "";
+  const auto name = [](const api::EngineSpec& of) { return on_gpu(of) ? "a GPU" : "processors"; };
+  return std::string("engine.device: up to step ") + std::to_string(checkpoint.manifest().step) +
+         " the run was on " + name(*stored) + ", from here on it is on " + name(spec) +
+         ": it goes on with other bits, and the result is not that of one run";
+}
+
+Status check_start(const checkpoint::StateStore& checkpoint, const api::EngineSpec& spec,
                    const std::string& data_identity) {
   if (spec.start_from->what == api::StartWhat::kState)
     return check_state(checkpoint, spec, data_identity, kStartsFrom);
@@ -199,7 +267,7 @@ Status check_goes_on(const api::EngineSpec& given, const Inputs& inputs,
                                                    checkpoint::Verify::kManifest, nullptr);
   if (!newest) return {};
   api::EngineSpec spec = given;
-  TRAINYARD_TRY(resolve_spec(spec, inputs.tokens, inputs.shape));
+  TRAINYARD_TRY(resolve_spec(spec, inputs));
   const Status same = check_same_run(**newest, spec, to_hex(inputs.tokens.identity()));
   if (same || same.error().code != ErrorCode::kInvalidConfig) return {};
   return same;

@@ -20,18 +20,21 @@ inline constexpr char kDataIdentityScalar[] = "dataIdentity";
 /// is the manifest's fault, not damage: no older checkpoint would do better. Errors: kInvalidConfig
 /// naming field, value and the checkpoint's, or what of the checkpoint's configuration this version
 /// does not accept.
-Status check_same_run(const checkpoint::CheckpointReader& checkpoint, const api::EngineSpec& spec,
+Status check_same_run(const checkpoint::StateStore& checkpoint, const api::EngineSpec& spec,
                       const std::string& data_identity);
 
 /// What is not as expected of a run that goes on from this checkpoint: its learning rate fell over
 /// another number of steps. Empty: nothing.
-std::string doubt_of_horizon(const checkpoint::CheckpointReader& checkpoint,
-                             const api::EngineSpec& spec);
+std::string doubt_of_horizon(const checkpoint::StateStore& checkpoint, const api::EngineSpec& spec);
+
+/// That the checkpoint was written on another kind of device, whose sums have other bits. Empty: it
+/// was not.
+std::string doubt_of_device(const checkpoint::StateStore& checkpoint, const api::EngineSpec& spec);
 
 /// Whether a run of `spec` (resolved, with startFrom) may begin from this checkpoint: State under
 /// the rule of check_same_run(), Weights where it is of the same model. Errors: kInvalidConfig
 /// naming field, value and the checkpoint's.
-Status check_start(const checkpoint::CheckpointReader& checkpoint, const api::EngineSpec& spec,
+Status check_start(const checkpoint::StateStore& checkpoint, const api::EngineSpec& spec,
                    const std::string& data_identity);
 
 /// The checkpoint that startFrom names. `files` must outlive the reader. Errors: those of

@@ -32,11 +32,12 @@ double cost_of(const MemoryPlan& plan, PassCosts costs, InstructionKind kind, in
 std::vector<int> pipeline_ranks(const MemoryPlan& plan) {
   const layout::Mesh& mesh = plan.setup().mesh;
   int data_rank = 0;
-  while (std::ssize(plan.micro_batches_of(data_rank)) < plan.rounds())
+  while (std::ssize(plan.micro_batches_of(data_rank * mesh.cp * mesh.tp)) < plan.rounds())
     ++data_rank;
   std::vector<int> ranks;
   for (int pp = 0; pp < mesh.pp; ++pp)
-    ranks.push_back(pp * mesh.data_ranks() + data_rank);
+    ranks.push_back(layout::rank_of(
+        mesh, {.pp = pp, .dp = data_rank / mesh.fsdp, .fsdp = data_rank % mesh.fsdp}));
   return ranks;
 }
 

@@ -4,39 +4,21 @@
 
 #include "worker/comm/formulas.h"
 #include "worker/engine/optimizer.h"
+#include "worker/matrix/architecture.h"
 
 namespace trainyard::matrix {
 namespace {
-
-/// Elements of the matrices and vectors that some layers of a GPT-2 with padded vocabulary V read,
-/// each of which begins at a multiple of 64: embeddings, per block two norms, four linears with
-/// biases, and the last norm with the tied table. Written out here on purpose, apart from the
-/// model's own list.
-struct Elements {
-  int64_t matrices = 0;
-  int64_t vectors = 0;
-};
-Elements elements_of(const api::ModelSpec& m, layout::Range layers) {
-  const auto padded = [](int64_t count) { return (count + 63) / 64 * 64; };
-  const int64_t h = m.hidden;
-  Elements all;
-  const bool embeds = layers.begin == 0;
-  const bool has_head = layers.end == m.layers + 2;
-  if (embeds || has_head) all.matrices += padded(engine::padded_vocab(m.vocab) * h);
-  if (embeds) all.matrices += padded(m.max_positions * h);
-  if (has_head) all.vectors += 2 * padded(h);
-  const int64_t blocks = layers.size() - (embeds ? 1 : 0) - (has_head ? 1 : 0);
-  all.matrices += blocks * (padded(3 * h * h) + padded(h * h) + 2 * padded(m.ffn * h));
-  all.vectors += blocks * (4 * padded(h) + padded(3 * h) + 2 * padded(h) + padded(m.ffn));
-  return all;
-}
 
 /// One rank of a cell.
 class Formulas {
  public:
   Formulas(const api::EngineSpec& spec, const Cell& cell, const RankFacts& rank)
-      : spec_(spec), cell_(cell), rank_(rank), mesh_(cell.mesh()) {
-    own_ = rank.rank % mesh_.fsdp;
+      : spec_(spec),
+        model_(spec.model, cell.tensor, rank.rank % cell.tensor),
+        cell_(cell),
+        rank_(rank),
+        mesh_(cell.mesh()) {
+    own_ = place() % mesh_.fsdp;
     partition_ = {.samples = spec.batch.global_sequences,
                   .micro_samples = cell.micro_sequences,
                   .ranks = mesh_.data_ranks()};
@@ -61,16 +43,25 @@ class Formulas {
  private:
   int units() const { return static_cast<int>(rank_.units.size()); }
   const UnitFacts& unit(int unit) const { return rank_.units[static_cast<size_t>(unit)]; }
-  int pp() const { return rank_.rank / mesh_.data_ranks(); }
-  int dp() const { return rank_.rank / mesh_.fsdp % mesh_.dp; }
+  /// Tensor ranks are neighbours, and so are context ranks: what they share out is one place.
+  int place() const { return rank_.rank / mesh_.tp / mesh_.cp; }
+  int cp() const { return rank_.rank / mesh_.tp % mesh_.cp; }
+  int tp() const { return rank_.rank % mesh_.tp; }
+  int pp() const { return place() / mesh_.data_ranks(); }
+  int dp() const { return place() / mesh_.fsdp % mesh_.dp; }
+  /// Of all positions of the samples, and of this rank's.
   int64_t rows() const {
-    return partition_.share(rank_.rank % mesh_.data_ranks()).size() * spec_.data.sequence_length;
+    return partition_.share(place() % mesh_.data_ranks()).size() * spec_.data.sequence_length;
   }
+  int64_t own_rows() const { return rows() / mesh_.cp; }
   /// The unit of the table that embeds and classifies: alone in it.
   int tied_unit() const {
+    if (model_.two_tables) return -1;
     const int64_t h = spec_.model.hidden;
-    const int64_t table = (engine::padded_vocab(spec_.model.vocab) * h + 63) / 64 * 64;
+    const int64_t table = (model_.padded_vocab * h + 63) / 64 * 64;
     for (int unit = 0; unit < units(); ++unit) {
+      // With slices what tensor ranks have whole may be as large by chance.
+      if (cell_.slices && this->unit(unit).whole) continue;
       if (whole(unit) == table && (uses(unit, 0) || uses(unit, layers() - 1))) return unit;
     }
     return -1;
@@ -85,16 +76,21 @@ class Formulas {
   }
   DType type(int unit) const { return this->unit(unit).dtype; }
   int64_t whole(int unit) const { return this->unit(unit).elements; }
-  /// The elements of each rank that shares a unit: ceil(n / P) of its n blocks of 64, the last
-  /// ranks what is left of them; with `mode: DataParallel` the first has all. Reckoned here on
-  /// purpose, apart from layout::Layout.
+  /// Elements cut among ranks: ceil(n / P) of their n blocks each, the last ranks what is left of
+  /// them. Reckoned here on purpose, apart from layout::Layout.
+  static std::vector<int64_t> cut(int64_t elements, int64_t ranks, int64_t block) {
+    const int64_t blocks = (elements + block - 1) / block;
+    const int64_t most = (blocks + ranks - 1) / ranks;
+    std::vector<int64_t> parts;
+    for (int64_t rank = 0; rank < ranks; ++rank)
+      parts.push_back(block * std::clamp<int64_t>(blocks - rank * most, 0, most));
+    return parts;
+  }
+  /// The elements of each rank that shares a unit; with `mode: DataParallel` the first has all.
   std::vector<int64_t> shares(int unit) const {
-    const int64_t blocks = (whole(unit) + 63) / 64;
-    const bool one_has_all = cell_.mode == api::ParallelMode::kDataParallel;
-    const int64_t most = one_has_all ? blocks : (blocks + mesh_.fsdp - 1) / mesh_.fsdp;
-    std::vector<int64_t> shares;
-    for (int64_t rank = 0; rank < mesh_.fsdp; ++rank)
-      shares.push_back(64 * std::clamp<int64_t>(blocks - rank * most, 0, most));
+    if (cell_.mode != api::ParallelMode::kDataParallel) return cut(whole(unit), mesh_.fsdp, 64);
+    std::vector<int64_t> shares(static_cast<size_t>(mesh_.fsdp), 0);
+    shares.front() = cut(whole(unit), 1, 64).front();
     return shares;
   }
   int64_t own(int unit) const { return shares(unit)[static_cast<size_t>(own_)]; }
@@ -105,16 +101,23 @@ class Formulas {
     for (const layout::Range& stage : rank_.stages)
       blocks += stage.size() - (stage.begin == 0 ? 1 : 0) - (stage.end == layers() ? 1 : 0);
     const bool has_head = rank_.stages.back().end == layers();
-    const int64_t matrices = blocks * (4 * m.hidden * m.hidden + 2 * m.hidden * m.ffn) +
-                             (has_head ? engine::padded_vocab(m.vocab) * m.hidden : 0);
-    all.gemm_flops = steps * 6 * rows() * matrices;
-    // 6 C T a token and layer, the causal count (llm.c): two products forward, four backward, each
-    // 2 C T/2. Backward's second S is recomputation and not counted.
-    all.attention_flops = steps * 6 * rows() * spec_.data.sequence_length * blocks * m.hidden;
+    const int64_t matrices =
+        blocks * model_.matrices() + (has_head ? model_.padded_vocab * m.hidden : 0);
+    all.gemm_flops = steps * 6 * own_rows() * matrices;
+    // 6 C T a token and layer of heads of C features together, the causal count (llm.c): two
+    // products forward, four backward, each 2 C T/2. Backward's second S is recomputation and not
+    // counted.
+    // A window W leaves out (T - W)^2 of the T^2; of documents the rank's batches were counted.
+    const int64_t length = spec_.data.sequence_length;
+    const int64_t hidden = m.sliding_window > 0 ? length - m.sliding_window : 0;
+    const int64_t pairs = spec_.data.documents == api::Documents::kIsolate
+                              ? rank_.attention_pairs
+                              : steps * rows() / length * (length * length - hidden * hidden);
+    all.attention_flops = 6 * pairs * blocks * model_.query / mesh_.cp;
     if (cell_.recompute != api::Recompute::kFull) return;
     // A block's forward but for the product that ends it; the cheap ops have no product.
     all.recomputed_gemm_flops =
-        steps * 2 * rows() * blocks * (4 * m.hidden * m.hidden + m.hidden * m.ffn);
+        steps * 2 * own_rows() * blocks * (model_.matrices() - m.hidden * model_.ffn);
     all.recomputed_attention_flops = all.attention_flops / 3;
   }
 
@@ -122,7 +125,7 @@ class Formulas {
     const int64_t matrix_bytes = spec_.precision.compute == api::NumberFormat::kBF16 ? 2 : 4;
     Elements elements;
     for (const layout::Range& stage : rank_.stages) {
-      const Elements of_stage = elements_of(spec_.model, stage);
+      const Elements of_stage = elements_of(spec_.model, model_, stage);
       elements.matrices += of_stage.matrices;
       elements.vectors += of_stage.vectors;
     }
@@ -202,8 +205,18 @@ class Formulas {
   /// Of buffers of `columns` values of `bytes` each per row of the largest micro-batch, all that
   /// are named.
   int64_t buffers(int64_t bytes, std::initializer_list<int64_t> columns) const {
-    const int64_t rows = partition_.micro_batch(rank_.rank % mesh_.data_ranks(), 0).size() *
-                         spec_.data.sequence_length;
+    return buffers(largest_rows(), bytes, columns);
+  }
+  /// The same of what tensor ranks have slices of, where they have any.
+  int64_t sliced(int64_t bytes, std::initializer_list<int64_t> columns) const {
+    return buffers(largest_rows() / slices(), bytes, columns);
+  }
+  int64_t slices() const { return cell_.slices ? mesh_.tp : 1; }
+  int64_t largest_rows() const {
+    return partition_.micro_batch(place() % mesh_.data_ranks(), 0).size() *
+           spec_.data.sequence_length / mesh_.cp;
+  }
+  static int64_t buffers(int64_t rows, int64_t bytes, std::initializer_list<int64_t> columns) {
     int64_t all = 0;
     for (const int64_t each : columns)
       all += (rows * each * bytes + 63) / 64 * 64;
@@ -226,25 +239,36 @@ class Formulas {
     const bool has_head = layers_of_stage.end == layers();
     const int64_t blocks =
         layers_of_stage.size() - (layers_of_stage.begin == 0 ? 1 : 0) - (has_head ? 1 : 0);
-    const int64_t input = buffers(4, {h});
-    // What the cheap ops leave: two normed values and the activated ones, and the norms'
-    // statistics.
-    const int64_t cheap = buffers(compute, {h, h, m.ffn}) + buffers(4, {1, 1, 1, 1});
+    const int64_t input = sliced(4, {h});
+    // What the cheap ops leave for gradients of weights: two normed values and the activated ones,
+    // and the norms' statistics.
+    int64_t statistics = 2 * model_.norm_vectors * sliced(4, {1});
+    if (model_.head_norm) statistics += buffers(4, {model_.heads + model_.kv_heads});
+    const int64_t cheap = sliced(compute, {h, h}) + buffers(compute, {model_.ffn}) + statistics;
+    // What attention reads beside the values that heads' norms began with.
+    const int64_t turned = model_.head_norm ? buffers(compute, {model_.gathered}) : 0;
     // The rest: q, k and v, the heads, what goes into the activation; the middle of the residual
     // stream; the attention's statistics.
-    const int64_t dear = buffers(compute, {3 * h, h, m.ffn}) + buffers(4, {h, m.heads});
+    int64_t dear = buffers(compute, {model_.gathered, model_.query, model_.gates * model_.ffn}) +
+                   sliced(4, {h}) + buffers(4, {model_.heads});
+    // Of context ranks attention reads what they have exchanged, and so do they of what it writes.
+    const bool exchanges = mesh_.cp > 1 && !cell_.ring;
+    if (exchanges) dear += buffers(compute, {model_.query}) + turned;
     const bool full = cell_.recompute == api::Recompute::kFull;
     const bool again = cell_.recompute != api::Recompute::kNone;
-    const int64_t in_block = input + (full ? 0 : dear) + (again ? 0 : cheap);
+    const int64_t in_block =
+        input + (full ? 0 : dear) + (again ? 0 : cheap + (exchanges ? 0 : turned));
     const int64_t kept = blocks * in_block + (has_head ? input : 0);
     if (!weights_apart()) return in_flight(stage) * kept;
     // Gradients of what the norms and the products leave.
-    int64_t owed = buffers(4, {h, h}) + buffers(compute, {3 * h, h, m.ffn, h});
+    int64_t owed = sliced(4, {h, h}) + sliced(compute, {h, h}) +
+                   buffers(compute, {model_.packed, model_.gates * model_.ffn}) + turned;
     if (again) owed += cheap;
-    if (full) owed += buffers(compute, {h}) + buffers(4, {h});  // heads and middle
+    if (full) owed += buffers(compute, {model_.query}) + sliced(4, {h}) + turned;  // and middle
     owed *= blocks;
     if (has_head) {
-      owed += buffers(compute, {h, engine::padded_vocab(m.vocab)}) + buffers(4, {h, 1, 1});
+      owed += buffers(compute, {model_.padded_vocab}) + sliced(compute, {h}) + sliced(4, {h}) +
+              model_.norm_vectors * sliced(4, {1});
     }
     return in_flight(stage) * kept + std::min<int64_t>(rounds_, pp() + 1) * owed;
   }
@@ -333,6 +357,124 @@ class Formulas {
     return count;
   }
 
+  /// What tensor ranks exchange in a micro-batch of `rows`: in each block what its two products of
+  /// inputs leave goes forward and what its two products of outputs leave goes back, as exact sums
+  /// to who rounds them and rounded to all; rows of the embedding as they are; statistics of the
+  /// loss, and the gradient of what the head reads.
+  int64_t tensor_bytes(int64_t rows) const {
+    std::vector<int64_t> of_rows;
+    for (int64_t rank = 0; rank < mesh_.tp; ++rank)
+      of_rows.push_back(rows * (rank + 1) / mesh_.tp - rows * rank / mesh_.tp);
+    std::vector<int64_t> counts;
+    for (const int64_t count : of_rows)
+      counts.push_back(count * model_.hidden);
+    const int64_t summed = comm::reduce_scatter_bytes_sent(tp(), counts, DType::kInt64) +
+                           comm::all_gather_bytes_sent(tp(), counts, DType::kFloat32);
+    int64_t bytes = 0;
+    for (const layout::Range& stage : rank_.stages) {
+      const bool embeds = stage.begin == 0;
+      const bool has_head = stage.end == layers();
+      const int64_t blocks = stage.size() - (embeds ? 1 : 0) - (has_head ? 1 : 0);
+      // The product that ends a block is not computed again.
+      bytes += blocks * summed * (cell_.recompute == api::Recompute::kFull ? 5 : 4);
+      if (model_.head_norm) {
+        bytes += blocks *
+                 comm::all_reduce_bytes_sent(mesh_.tp, tp(), 2 * model_.head_dim, DType::kInt64);
+      }
+      bytes += blocks * shared_key_bytes(rows);
+      if (embeds) {
+        bytes += comm::all_reduce_bytes_sent(mesh_.tp, tp(), rows * model_.hidden, DType::kInt32);
+      }
+      if (has_head) bytes += summed;
+    }
+    return bytes + statistics_bytes(rows);
+  }
+
+  /// What tensor ranks that share key heads tell each other of a block: each its columns of keys
+  /// and values, and what its queries add to all of their gradients.
+  int64_t shared_key_bytes(int64_t rows) const {
+    if (model_.keys == 0) return 0;
+    const DType compute =
+        spec_.precision.compute == api::NumberFormat::kBF16 ? DType::kBFloat16 : DType::kFloat32;
+    const std::vector<int64_t> counts(static_cast<size_t>(mesh_.tp), rows * model_.keys / mesh_.tp);
+    const int64_t passes = cell_.recompute == api::Recompute::kFull ? 2 : 1;
+    return passes * comm::all_gather_bytes_sent(tp(), counts, compute) +
+           comm::all_reduce_bytes_sent(mesh_.tp, tp(), rows * model_.keys, DType::kInt64);
+  }
+
+  /// The same where they have slices: in each block all gather what its two products of outputs
+  /// read, and get back their slices of what its two products of inputs leave; and the other way
+  /// round going back. Gradients of weights gather what they read once more.
+  int64_t sliced_tensor_bytes(int64_t sequences) const {
+    const int64_t length = spec_.data.sequence_length / mesh_.cp;
+    const std::vector<int64_t> counts(static_cast<size_t>(mesh_.tp),
+                                      length / mesh_.tp * model_.hidden);
+    const DType compute =
+        spec_.precision.compute == api::NumberFormat::kBF16 ? DType::kBFloat16 : DType::kFloat32;
+    const int64_t summed = comm::reduce_scatter_bytes_sent(tp(), counts, DType::kInt64);
+    const int64_t gathered = comm::all_gather_bytes_sent(tp(), counts, compute);
+    int64_t bytes = 0;
+    int64_t shared = 0;  // of all sequences at once
+    for (const layout::Range& stage : rank_.stages) {
+      const bool embeds = stage.begin == 0;
+      const bool has_head = stage.end == layers();
+      const int64_t blocks = stage.size() - (embeds ? 1 : 0) - (has_head ? 1 : 0);
+      bytes += blocks * (4 * summed + 8 * gathered);
+      shared += blocks * shared_key_bytes(sequences * length);
+      // The product that ends a block is not computed again.
+      if (cell_.recompute == api::Recompute::kFull) bytes += blocks * (summed + 2 * gathered);
+      if (embeds) {
+        bytes += comm::reduce_scatter_bytes_sent(tp(), counts, DType::kInt32) +
+                 comm::all_gather_bytes_sent(tp(), counts, DType::kFloat32);
+      }
+      if (!has_head) continue;
+      bytes += summed + 2 * gathered;
+    }
+    return sequences * bytes + shared + statistics_bytes(sequences * length);
+  }
+
+  /// What context ranks exchange in `sequences`: of each block all but their own part of queries,
+  /// keys and values goes to the ranks that have their heads, what attention makes of them comes
+  /// back, and the gradients go the other way round.
+  int64_t context_bytes(int64_t sequences) const {
+    const int64_t compute = spec_.precision.compute == api::NumberFormat::kBF16 ? 2 : 4;
+    const bool full = cell_.recompute == api::Recompute::kFull;
+    const int64_t forward = compute * (model_.packed + model_.query);
+    const int64_t backward = compute * model_.packed + 4 * model_.query;
+    int64_t blocks = 0;
+    for (const layout::Range& stage : rank_.stages)
+      blocks += stage.size() - (stage.begin == 0 ? 1 : 0) - (stage.end == layers() ? 1 : 0);
+    const int64_t own = sequences * spec_.data.sequence_length / mesh_.cp;
+    return blocks * own * ((full ? 2 : 1) * forward + backward) / mesh_.cp * (mesh_.cp - 1);
+  }
+
+  /// What the ranks of a ring hand around in `sequences`, of each block: keys and values of 1/(2c)
+  /// of the positions go to all whose last positions are behind them, and 8 bytes of gradient for
+  /// each number of them come back. Rank r's first block goes to all others, its last one to the
+  /// r ranks before it, whose last positions come later; it sees those of c - 1 others, and the
+  /// last ones of the c - 1 - r ranks behind it.
+  int64_t ring_bytes(int64_t sequences) const {
+    const int64_t compute = spec_.precision.compute == api::NumberFormat::kBF16 ? 2 : 4;
+    const int64_t passes = cell_.recompute == api::Recompute::kFull ? 3 : 2;
+    const int64_t others = mesh_.cp - 1;
+    const int64_t handed = others + cp();
+    const int64_t returned = 2 * others - cp();
+    const int64_t numbers = sequences * spec_.data.sequence_length / (2 * int64_t{mesh_.cp}) *
+                            (model_.packed - model_.query);
+    int64_t blocks = 0;
+    for (const layout::Range& stage : rank_.stages)
+      blocks += stage.size() - (stage.begin == 0 ? 1 : 0) - (stage.end == layers() ? 1 : 0);
+    return blocks * numbers * (passes * compute * handed + 8 * returned);
+  }
+
+  /// What tensor ranks with a head tell each other of the loss of each row.
+  int64_t statistics_bytes(int64_t rows) const {
+    if (rank_.stages.back().end != layers()) return 0;
+    const int64_t pieces = *spec_.numerics.tensor_chunks / mesh_.tp;
+    const std::vector<int64_t> statistics(static_cast<size_t>(mesh_.tp), rows * (2 * pieces + 1));
+    return comm::all_gather_bytes_sent(tp(), statistics, DType::kFloat32);
+  }
+
   int64_t bytes_sent(int64_t steps) const {
     int64_t by_step = comm::all_reduce_bytes_sent(cell_.ranks, rank_.rank,
                                                   sizeof(engine::ControlWord) / 8, DType::kInt64);
@@ -348,20 +490,38 @@ class Formulas {
       }
       // A table that two stages share has copies on both.
       const bool tied = mesh_.pp > 1 && unit == tied_unit();
-      const int copies = tied ? 2 * mesh_.dp : mesh_.dp;
-      const int index = (tied && pp() > 0 ? mesh_.dp : 0) + dp();
-      if (copies > 1)
-        by_step += comm::all_reduce_bytes_sent(copies, index, own(unit), DType::kInt64);
+      const int of_stage = mesh_.dp * mesh_.cp;
+      int copies = tied ? 2 * of_stage : of_stage;
+      int index = (tied && pp() > 0 ? of_stage : 0) + dp() * mesh_.cp + cp();
+      if (cell_.slices && this->unit(unit).whole) {
+        // Each tensor rank has a part of its gradient.
+        copies *= mesh_.tp;
+        index = index * mesh_.tp + tp();
+      }
+      if (copies > 1) {
+        // Exact sums to who rounds them, and what that gives to all.
+        const std::vector<int64_t> rounded = cut(own(unit), copies, 32);
+        by_step += comm::reduce_scatter_bytes_sent(index, rounded, DType::kInt64);
+        by_step += comm::all_gather_bytes_sent(index, rounded, DType::kFloat32);
+      }
     }
     // Activations to the stage after, gradients to the one before.
     int messages = 0;
     for (const layout::Range& stage : rank_.stages)
       messages += (stage.begin > 0 ? 1 : 0) + (stage.end < layers() ? 1 : 0);
-    by_step += messages * rows() * spec_.model.hidden * 4;
+    by_step += messages * own_rows() / slices() * spec_.model.hidden * 4;
+    const int64_t d = place() % mesh_.data_ranks();
+    for (const int64_t sequences : partition_.sizes(d, 0, partition_.micro_batches(d))) {
+      if (mesh_.cp > 1) by_step += cell_.ring ? ring_bytes(sequences) : context_bytes(sequences);
+      if (mesh_.tp == 1) continue;
+      by_step += cell_.slices ? sliced_tensor_bytes(sequences)
+                              : tensor_bytes(sequences * spec_.data.sequence_length / mesh_.cp);
+    }
     return at_start + steps * by_step;
   }
 
   const api::EngineSpec& spec_;
+  const Architecture model_;
   const Cell& cell_;
   const RankFacts& rank_;
   const layout::Mesh mesh_;
@@ -372,67 +532,11 @@ class Formulas {
   bool cuts_weights_ = false;
 };
 
-void compare(const char* what, int64_t found, int64_t wanted, std::vector<std::string>& faults) {
-  if (found == wanted) return;
-  faults.push_back(std::string(what) + ": found " + std::to_string(found) + ", formula " +
-                   std::to_string(wanted));
-}
-
-/// `waste`: what packing may add to the most bytes alive at once.
-void compare_packed(const char* what, int64_t found, int64_t alive, double waste,
-                    std::vector<std::string>& faults) {
-  const double most = (1 + waste) * static_cast<double>(alive);
-  if (found >= alive && static_cast<double>(found) <= most) return;
-  faults.push_back(std::string(what) + ": " + std::to_string(found) +
-                   " bytes for a live maximum of " + std::to_string(alive));
-}
-
 }  // namespace
 
 Expected expected_of(const api::EngineSpec& spec, const Cell& cell, const RankFacts& rank,
                      int64_t steps) {
   return Formulas(spec, cell, rank).expected(steps);
-}
-
-std::vector<std::string> formula_faults(const api::EngineSpec& spec, const Cell& cell,
-                                        const RankFacts& rank, int64_t steps) {
-  std::vector<std::string> faults;
-  const Expected expected = expected_of(spec, cell, rank, steps);
-  const engine::MemoryReport& memory = rank.memory;
-  const kernels::KernelCounters& again = rank.recomputed;
-  compare("GEMM FLOPs", rank.kernels.gemm_flops - again.gemm_flops, expected.gemm_flops, faults);
-  compare("attention FLOPs", rank.kernels.attention_flops - again.attention_flops,
-          expected.attention_flops, faults);
-  compare("GEMM FLOPs computed again", again.gemm_flops, expected.recomputed_gemm_flops, faults);
-  compare("attention FLOPs computed again", again.attention_flops,
-          expected.recomputed_attention_flops, faults);
-  int64_t unit_bytes = 0;
-  for (const UnitFacts& unit : rank.units)
-    unit_bytes += unit.elements * size_of(unit.dtype);
-  compare("bytes of all units", unit_bytes, expected.unit_bytes, faults);
-  compare("bytes of weights", memory.weights, expected.weights, faults);
-  compare("bytes of moments", memory.moments, expected.moments, faults);
-  compare("bytes of gradient sums", memory.sums, expected.sums, faults);
-  // A unit's sums have one place in all of a step: where three stages of a rank follow each other
-  // in turn, they take three though two are in use at a time. More layers are lent in more orders,
-  // too.
-  const double waste = cell.chunks > 1 || spec.model.layers > 2 ? 0.25 : 0.05;
-  compare_packed("sums of a micro-batch", memory.lent_sums, expected.lent_sums, waste, faults);
-  compare_packed("gathered weights", memory.lent_weights, expected.lent_weights, waste, faults);
-  compare_packed("activation arena", memory.activations, memory.activations_live_max, 0.02, faults);
-  for (size_t stage = 0; stage < expected.in_flight.size(); ++stage) {
-    compare("micro-batches in flight", memory.in_flight[stage], expected.in_flight[stage], faults);
-  }
-  compare("activations kept beyond a pass", memory.activations_kept, expected.activations_kept,
-          faults);
-  compare("bytes sent", rank.comm.bytes_sent, expected.bytes_sent, faults);
-  compare("bytes allocated", rank.allocated_bytes,
-          memory.parameters + memory.lent_sums + memory.lent_weights + memory.activations +
-              memory.kernel_scratch,
-          faults);
-  for (std::string& fault : faults)
-    fault = "rank " + std::to_string(rank.rank) + ": " + fault;
-  return faults;
 }
 
 }  // namespace trainyard::matrix

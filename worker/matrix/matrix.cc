@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/api/job_size.h"
+#include "common/random/philox.h"
 #include "worker/matrix/covering.h"
 #include "worker/matrix/formulas.h"
 
@@ -38,6 +39,16 @@ class Matrix {
   Result<MatrixResult> run() {
     TRAINYARD_TRY(run_plain());
     TRAINYARD_TRY(run_interleaved());
+    TRAINYARD_TRY(
+        run_shared(tensor_sharings(options_.tensors, false), tensor_spec, result_.tensor_hashes));
+    if (options_.isolate) return std::move(result_);  // such documents cannot be shared out
+    TRAINYARD_TRY(
+        run_shared(tensor_sharings(options_.slices, true), sliced_spec, result_.sliced_hashes));
+    TRAINYARD_TRY(
+        run_shared(context_sharings(options_.contexts), context_spec, result_.context_hashes));
+    // Rings take no window that is shorter than a sequence.
+    if (options_.window == 0)
+      TRAINYARD_TRY(run_shared(ring_sharings(options_.rings), ring_spec, result_.ring_hashes));
     return std::move(result_);
   }
 
@@ -123,6 +134,105 @@ class Matrix {
     return {};
   }
 
+  /// A layout's groups of ranks that share layers or sequences.
+  struct Sharing {
+    int tensor = 1;
+    bool slices = false;
+    int context = 1;
+    bool ring = false;
+  };
+  static std::vector<Sharing> tensor_sharings(const std::vector<int>& tensors, bool slices) {
+    std::vector<Sharing> sharings;
+    sharings.reserve(tensors.size());
+    for (const int tensor : tensors)
+      sharings.push_back({.tensor = tensor, .slices = slices});
+    return sharings;
+  }
+  static std::vector<Sharing> context_sharings(const std::vector<int>& contexts) {
+    std::vector<Sharing> sharings;
+    sharings.reserve(3 * contexts.size());
+    for (const int context : contexts) {
+      sharings.push_back({.context = context});
+      sharings.push_back({.tensor = 2, .context = context});
+      sharings.push_back({.tensor = 2, .slices = true, .context = context});
+    }
+    return sharings;
+  }
+
+  static std::vector<Sharing> ring_sharings(const std::vector<int>& contexts) {
+    std::vector<Sharing> sharings;
+    for (const int context : contexts) {
+      sharings.push_back({.context = context});
+      sharings.push_back({.context = context, .ring = true});
+      sharings.push_back({.tensor = 2, .slices = context == 2, .context = context, .ring = true});
+    }
+    return sharings;
+  }
+
+  using MakeSpec = api::EngineSpec (*)(api::NumberFormat compute, api::ModelFamily family);
+
+  /// In one place of a mesh, in two and, where there are ranks for it, in four.
+  std::vector<Cell> shared_layouts(const std::vector<Sharing>& sharings,
+                                   const api::ModelSpec& model) const {
+    std::vector<Cell> layouts;
+    for (const Sharing& sharing : sharings) {
+      const int size = sharing.tensor * sharing.context;
+      // A ring shares no heads out; others share whole key heads alone.
+      const int64_t sharers = api::key_sharers(model, sharing.ring ? sharing.tensor : size);
+      if (sharers == 0 || (sharers > 1 && sharing.context > 1)) continue;
+      for (const int places : {1, 2, 4}) {
+        if (size * places > *std::ranges::max_element(options_.ranks)) continue;
+        for (const int pipeline : options_.pipelines) {
+          for (Cell layout : layouts_of(places, options_.zero_stages, pipeline)) {
+            // Without data ranks nothing is shared out at any stage.
+            if (places == 1 && layout.zero_stage != options_.zero_stages.back()) continue;
+            layout.ranks *= size;
+            layout.tensor = sharing.tensor;
+            layout.slices = sharing.slices;
+            layout.context = sharing.context;
+            layout.ring = sharing.ring;
+            layouts.push_back(layout);
+          }
+        }
+      }
+    }
+    return layouts;
+  }
+
+  /// Layouts with tensor or context ranks, once for each precision; what else there is takes turns.
+  Status run_shared(const std::vector<Sharing>& sharings, MakeSpec spec_of,
+                    std::vector<std::string>& hashes) {
+    const std::vector<Cell> layouts =
+        shared_layouts(sharings, spec_of(api::NumberFormat::kFP32, options_.family).model);
+    if (layouts.empty()) return {};
+    hashes.resize(options_.computes.size());
+    int turn = 0;
+    for (int precision = 0; precision < size(options_.computes); ++precision) {
+      RankFacts first;
+      std::string& hash = hashes[static_cast<size_t>(precision)];
+      const auto shared_cell = [&](const Cell& one) {
+        api::EngineSpec of_cell = spec_of(pick(options_.computes, precision), options_.family);
+        of_cell.steps = options_.steps;
+        return cell(std::move(of_cell), one, hash, first);
+      };
+      TRAINYARD_TRY(shared_cell({.cpu = {.isa = options_.isas.back()}}));
+      for (Cell one : layouts) {
+        ++turn;
+        one.cpu.isa = pick(options_.isas, turn % size(options_.isas));
+        // Those take ten times as long.
+        if (!options_.full && one.ranks > one.tensor && one.cpu.isa == kernels::Isa::kGeneric)
+          one.cpu.isa = options_.isas.back();
+        one.cpu.threads = pick(options_.threads, turn / 2 % size(options_.threads));
+        one.transport = pick(options_.transports, turn % size(options_.transports));
+        one.micro_sequences = pick(options_.micro_sequences, turn % size(options_.micro_sequences));
+        one.schedule = pick(kSchedules, turn % size(kSchedules));
+        one.recompute = pick(kRecompute, turn % size(kRecompute));
+        TRAINYARD_TRY(shared_cell(one));
+      }
+    }
+    return {};
+  }
+
   std::string& hash_of(int precision, const Cell& cell) {
     return result_.hashes[model_of(cell)][static_cast<size_t>(precision)];
   }
@@ -130,18 +240,32 @@ class Matrix {
   Status cell(int precision, const Cell& one) { return cell(precision, one, model_of(one)); }
 
   Status cell(int precision, const Cell& cell, size_t model) {
-    const auto begin = std::chrono::steady_clock::now();
-    api::EngineSpec spec = prime_spec(pick(options_.computes, precision));
+    api::EngineSpec spec = prime_spec(pick(options_.computes, precision), options_.family);
     spec.steps = options_.steps;
+    if (options_.cut) spec.numerics = cut_numerics();
     spec.model.layers = options_.layers[model];
-    const std::vector<int32_t> stream = make_token_stream(4096, spec.model.vocab, 99);
+    return this->cell(spec, cell, result_.hashes[model][static_cast<size_t>(precision)],
+                      first_[model][static_cast<size_t>(precision)]);
+  }
+
+  /// The first cell of a run sets `hash` and `first`, those after it are compared with them.
+  Status cell(api::EngineSpec spec, const Cell& cell, std::string& hash, RankFacts& first) {
+    spec.model.sliding_window = options_.window;
+    if (options_.isolate) spec.data.documents = api::Documents::kIsolate;
+    const auto begin = std::chrono::steady_clock::now();
+    std::vector<int32_t> stream = make_token_stream(4096, spec.model.vocab, 99);
+    for (size_t i = 0; options_.isolate && i < stream.size(); ++i) {
+      if (mix64(i) % 10 == 0) stream[i] = StreamBatches::kEndOfText;
+    }
     TRAINYARD_ASSIGN(const std::vector<RankFacts> facts,
                      train_world(spec, cell, options_.steps, stream));
-    Row row{.compute = spec.precision.compute, .cell = cell, .layers = spec.model.layers};
+    Row row{.compute = spec.precision.compute,
+            .cell = cell,
+            .layers = spec.model.layers,
+            .heads = spec.model.heads,
+            .sequence_length = spec.data.sequence_length};
     row.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     row.state_hash = facts[0].state_hash;
-    std::string& hash = result_.hashes[model][static_cast<size_t>(precision)];
-    RankFacts& first = first_[model][static_cast<size_t>(precision)];
     if (hash.empty()) {
       hash = row.state_hash;
       first = facts[0];

@@ -90,15 +90,22 @@ class ActivationTemplate::Builder {
     LayerSlots& slots = slots_of(layer);
     slots.stage = stage;
     for (int v = 0; v < std::ssize(l.values); ++v) {
+      const Value& value = l.values[static_cast<size_t>(v)];
+      if (value.alias_of >= 0) {
+        check_alias(l, v);
+        slots.values.push_back(slots.values[static_cast<size_t>(value.alias_of)]);
+        slots.gradients.push_back(slots.gradients[static_cast<size_t>(value.alias_of)]);
+        continue;
+      }
       const bool shared = v == l.input && !receives;
       slots.values.push_back(shared ? output_ : add_slots(1));
-      const bool on_stream = l.values[static_cast<size_t>(v)].residual;
-      slots.gradients.push_back(on_stream ? residual : add_slots(1));
+      slots.gradients.push_back(value.residual ? residual : add_slots(1));
     }
     if (l.output >= 0) output_ = slots.values[static_cast<size_t>(l.output)];
     for (const Node& node : l.nodes) {
       slots.saved.push_back(add_slots(node.op->saved_count()));
       slots.scratch.push_back(add_slots(kPasses));
+      slots.gathered.push_back(add_slots(kPasses));
     }
     slots.later_values = slots.values;
     slots.later_saved = slots.saved;
@@ -106,10 +113,21 @@ class ActivationTemplate::Builder {
     slots.recomputed = recomputed_nodes(l, backward_.recompute);
     for (const int n : slots.recomputed) {
       const Node& node = l.nodes[static_cast<size_t>(n)];
-      for (const int value : node.outputs)
-        slots.later_values[static_cast<size_t>(value)] = add_slots(1);
+      for (const int value : node.outputs) {
+        const int of = l.values[static_cast<size_t>(value)].alias_of;
+        slots.later_values[static_cast<size_t>(value)] =
+            of < 0 ? add_slots(1) : slots.later_values[static_cast<size_t>(of)];
+      }
       slots.later_saved[static_cast<size_t>(n)] = add_slots(node.op->saved_count());
     }
+  }
+
+  static void check_alias(const Layer& layer, int value) {
+    const Value& own = layer.values[static_cast<size_t>(value)];
+    const Value& of = layer.values[static_cast<size_t>(own.alias_of)];
+    TRAINYARD_CHECK(own.alias_of < value && own.alias_of != layer.input && value != layer.output);
+    TRAINYARD_CHECK(own.columns == of.columns && own.type == of.type &&
+                    own.gradient_type == of.gradient_type && !own.residual && !of.residual);
   }
 
   void walk(const std::vector<Instruction>& pass) {
@@ -128,31 +146,29 @@ class ActivationTemplate::Builder {
     use.last = event_;
   }
 
-  int64_t value_bytes(int64_t columns, ValueType type) const {
-    const DType dtype = type == ValueType::kCompute ? extent_.compute : DType::kFloat32;
-    return extent_.rows * columns * size_of(dtype);
-  }
-
   void touch_value(int layer, int value, Kind by) {
     const Value& v = layer_at(layer).values[static_cast<size_t>(value)];
     touch(slots_of(layer).values_of(by)[static_cast<size_t>(value)],
-          value_bytes(v.columns, v.type));
+          bytes_of(model_, v, v.type, extent_));
   }
 
   void touch_gradient(int layer, int value) {
     const Value& v = layer_at(layer).values[static_cast<size_t>(value)];
     touch(slots_of(layer).gradients[static_cast<size_t>(value)],
-          value_bytes(v.columns, v.gradient_type));
+          bytes_of(model_, v, v.gradient_type, extent_));
   }
 
   void touch_node(int layer, size_t node, Kind by) {
-    const Op& op = *layer_at(layer).nodes[node].op;
-    const auto sizes = op.saved_bytes(extent_);
-    TRAINYARD_CHECK(sizes.size() == op.saved_count());
+    const Node& n = layer_at(layer).nodes[node];
+    const auto sizes = n.op->saved_bytes(extent_of(model_, n, extent_));
+    TRAINYARD_CHECK(sizes.size() == n.op->saved_count());
     for (size_t k = 0; k < sizes.size(); ++k)
       touch(slots_of(layer).saved_of(by)[node] + static_cast<int>(k), sizes[k]);
-    const int64_t scratch = op.scratch_bytes(extent_, op_pass_of(by));
+    const OpPass pass = op_pass_of(by);
+    const int64_t scratch = n.op->scratch_bytes(extent_of(model_, n, extent_), pass);
     if (scratch > 0) touch(slots_of(layer).scratch[node] + static_cast<int>(by), scratch);
+    const int64_t gathered = gathered_bytes(model_, layer_at(layer), n, pass, extent_);
+    if (gathered > 0) touch(slots_of(layer).gathered[node] + static_cast<int>(by), gathered);
   }
 
   void forward(int layer) {
@@ -309,8 +325,17 @@ ActivationTemplate::Place ActivationTemplate::saved(int layer, int node, int buf
 
 std::optional<ActivationTemplate::Place> ActivationTemplate::scratch(int layer, int node,
                                                                      InstructionKind by) const {
-  const int slot =
-      layers_[static_cast<size_t>(layer)].scratch[static_cast<size_t>(node)] + static_cast<int>(by);
+  return of_pass(layers_[static_cast<size_t>(layer)].scratch[static_cast<size_t>(node)], by);
+}
+
+std::optional<ActivationTemplate::Place> ActivationTemplate::gathered(int layer, int node,
+                                                                      InstructionKind by) const {
+  return of_pass(layers_[static_cast<size_t>(layer)].gathered[static_cast<size_t>(node)], by);
+}
+
+std::optional<ActivationTemplate::Place> ActivationTemplate::of_pass(int first_slot,
+                                                                     InstructionKind by) const {
+  const int slot = first_slot + static_cast<int>(by);
   if (places_[static_cast<size_t>(slot)] == kAbsent) return std::nullopt;
   return at(slot);
 }

@@ -60,11 +60,14 @@ class ActivationTemplate {
   Place saved(int layer, int node, int buffer, InstructionKind by) const;
   /// Nothing where the node needs none in that pass.
   std::optional<Place> scratch(int layer, int node, InstructionKind by) const;
+  /// Where the rows come together that the node gathers in that pass; nothing where it does not.
+  std::optional<Place> gathered(int layer, int node, InstructionKind by) const;
 
  private:
   class Builder;
   static constexpr int64_t kAbsent = -1;
   Place at(int slot) const;
+  std::optional<Place> of_pass(int first_slot, InstructionKind by) const;
 
   /// Where to look for the buffers of a layer among places_.
   struct LayerSlots {
@@ -74,6 +77,7 @@ class ActivationTemplate {
     std::vector<int> gradients;   ///< by value; on the residual stream: the stage's one
     std::vector<int> saved;       ///< by node: the first of its saved buffers
     std::vector<int> scratch;     ///< by node: of its first pass, the others follow
+    std::vector<int> gathered;    ///< the same
     /// What F does not use, but the other passes: the same but for what is recomputed.
     std::vector<int> later_values;
     std::vector<int> later_saved;

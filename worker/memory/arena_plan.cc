@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <random>
 #include <utility>
 
 #include "common/base/check.h"
@@ -12,6 +13,16 @@ namespace {
 
 /// How often an order is improved: more found nothing better in plans of many models.
 constexpr int kImprovements = 16;
+
+/// A plan this close to the lower bound is good enough: 1 / kGoodEnough of it above.
+constexpr int64_t kGoodEnough = 100;
+
+/// How often an order is shuffled where none of those is good enough.
+constexpr int kShuffles = 400;
+
+/// A plan this far above the bound is shuffled more often.
+constexpr int64_t kTooFar = 50;
+constexpr int kMoreShuffles = 4000;
 
 }  // namespace
 
@@ -82,6 +93,13 @@ ArenaPlan ArenaPlanner::plan() const {
       [](const Buffer& b) { return b.bytes; }, [&](const Buffer& b) { return life(b); },
       [&](const Buffer& b) { return life(b) * b.bytes; }};
   ArenaPlan best{.offsets = std::vector<int64_t>(buffers_.size())};
+  std::vector<int> best_order;
+  // One as good is taken too: a way across a plain.
+  const auto take_if_good = [&](ArenaPlan plan, const std::vector<int>& order) {
+    if (best.total_bytes != 0 && plan.total_bytes > best.total_bytes) return;
+    best = std::move(plan);
+    best_order = order;
+  };
   for (const auto& size : sizes) {
     std::vector<int> order = lived;
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
@@ -93,10 +111,22 @@ ArenaPlan ArenaPlanner::plan() const {
         const auto i = static_cast<size_t>(index);
         return plan.offsets[i] + buffers_[i].bytes == plan.total_bytes;
       });
-      std::rotate(order.begin(), highest, highest + 1);
-      if (best.total_bytes == 0 || plan.total_bytes < best.total_bytes) best = std::move(plan);
+      std::vector<int> next = order;
+      std::rotate(next.begin(), next.begin() + (highest - order.begin()),
+                  next.begin() + (highest - order.begin()) + 1);
+      take_if_good(std::move(plan), order);
       if (best.total_bytes == live_bytes_max_) break;
+      order = std::move(next);
     }
+  }
+  // Two buffers change places, again and again, from the best order so far: the same every time.
+  std::minstd_rand random;
+  for (int round = 0; round < kMoreShuffles && best_order.size() > 1; ++round) {
+    const int64_t enough = round < kShuffles ? kGoodEnough : kTooFar;
+    if ((best.total_bytes - live_bytes_max_) * enough <= live_bytes_max_) break;
+    std::vector<int> order = best_order;
+    std::swap(order[random() % order.size()], order[random() % order.size()]);
+    take_if_good(place(order), order);
   }
   best.live_bytes_max = live_bytes_max_;
   return best;

@@ -51,14 +51,14 @@ StepPlan make_step_plan(const StepProgram& program, const Model& model, const Lo
   const auto extent_of = [&](int64_t samples) {
     return OpExtent{.rows = samples * shape.tokens_per_sample,
                     .tokens_per_sample = shape.tokens_per_sample,
-                    .compute = shape.compute};
+                    .formats = shape.formats};
   };
   const Schedule schedule = training_schedule(shape.schedule, stages, shape.rounds, pp);
   StepPlan plan{.memory = ProgramMemory(
                     ActivationTemplate::make(model, stages, pp, extent_of(shape.largest),
                                              {.weights_apart = runs_weights_apart(schedule),
                                               .recompute = shape.recompute}),
-                    schedule, UnitBuffers(program, *lowering.layout))};
+                    schedule, UnitBuffers(program, *lowering.layout, shape.formats.sums))};
   if (shape.evaluated > 0)
     plan.evaluation = forward_memory(model, lowering, extent_of(shape.evaluated));
   return plan;
@@ -73,7 +73,7 @@ ProgramMemory forward_memory(const Model& model, const Lowering& own, OpExtent e
   const Schedule schedule =
       evaluation_schedule(lowering.stages, lowering.micro_batches, lowering.at.pp);
   return {ActivationTemplate::make(model, lowering.stages, lowering.at.pp, extent, {}), schedule,
-          UnitBuffers(lower(schedule, lowering), *lowering.layout)};
+          UnitBuffers(lower(schedule, lowering), *lowering.layout, extent.formats.sums)};
 }
 
 }  // namespace trainyard::engine

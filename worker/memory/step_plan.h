@@ -53,7 +53,7 @@ struct StepShape {
   int64_t largest = 0;    ///< samples of this rank's largest micro-batch
   int64_t evaluated = 0;  ///< samples of a micro-batch of evaluations; 0: there are none
   int64_t tokens_per_sample = 0;
-  DType compute = DType::kFloat32;
+  kernels::DeviceFormats formats;
   api::PipelineSchedule schedule = api::PipelineSchedule::kOneFOneB;
   api::Recompute recompute = api::Recompute::kNone;
 };

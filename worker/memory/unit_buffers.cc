@@ -7,7 +7,7 @@
 
 namespace trainyard::engine {
 
-UnitBuffers::UnitBuffers(const StepProgram& program, const layout::Layout& layout) {
+UnitBuffers::UnitBuffers(const StepProgram& program, const layout::Layout& layout, DType sum_type) {
   const layout::Sharding& sharding = layout.sharding();
   const std::vector<Instruction>& listed = program.listed();
   trains_ = std::any_of(listed.begin(), listed.end(), [](const Instruction& i) {
@@ -20,7 +20,7 @@ UnitBuffers::UnitBuffers(const StepProgram& program, const layout::Layout& layou
     return layout.elements(unit) * size_of(layout.unit(unit).dtype);
   };
   for (int unit = 0; unit < layout.units(); ++unit) {
-    sums.add(layout.elements(unit) * static_cast<int64_t>(sizeof(int64_t)));
+    sums.add(layout.elements(unit) * size_of(sum_type));
     if (!trains_) weights.add(weight_bytes(unit));
     for (const int layer : layout.unit(unit).layers) {
       if (units_of_layer.size() <= static_cast<size_t>(layer))

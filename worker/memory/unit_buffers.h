@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/base/dtype.h"
 #include "common/layout/layout.h"
 #include "worker/program/step_program.h"
 
@@ -19,7 +20,8 @@ namespace trainyard::engine {
 class UnitBuffers {
  public:
   UnitBuffers() = default;
-  UnitBuffers(const StepProgram& program, const layout::Layout& layout);
+  /// `sum_type`: of gradients, kInt64 or kFloat32.
+  UnitBuffers(const StepProgram& program, const layout::Layout& layout, DType sum_type);
 
   int64_t bytes() const { return sum_bytes_ + weight_bytes_; }
   int64_t sum_bytes() const { return sum_bytes_; }

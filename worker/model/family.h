@@ -19,13 +19,15 @@ struct Family {
   /// Before the names of the tensors of a checkpoint; files of the bare model leave it out.
   std::string_view prefix;
   /// Errors: kInvalidConfig naming the field of engine.model.
-  Result<Model> (*build)(const api::ModelSpec& spec);
+  Result<Model> (*build)(const api::ModelSpec& spec, int64_t tensor_chunks);
   /// The shape that a config.json describes; what was different but harmless goes into `notes`.
   /// Errors: kInvalidConfig naming the key for a variant that the engine does not compute.
   Result<api::ModelSpec> (*from_config)(const nlohmann::json& config,
                                         std::vector<std::string>& notes);
   /// The members of config.json that describe the model; from_config() reads no others.
   nlohmann::ordered_json (*to_config)(const api::ModelSpec& spec);
+  /// Of files whose head may be a table of its own, the embedding (without `prefix`); else empty.
+  std::string_view untied_embedding;
   /// Whether files carry that tensor (its name without `prefix`) beside the weights.
   bool (*is_buffer)(std::string_view name);
 };
@@ -34,7 +36,8 @@ struct Family {
 Result<const Family*> find_family(api::ModelFamily family);
 Result<const Family*> find_family(std::string_view model_type);
 
-/// The model of a complete spec. Errors: kInvalidConfig naming the field.
-Result<Model> build_model(const api::ModelSpec& spec);
+/// The model of a complete spec; sums that tensor ranks can share are cut into `tensor_chunks`
+/// pieces (NumericsSpec). Errors: kInvalidConfig naming the field.
+Result<Model> build_model(const api::ModelSpec& spec, int64_t tensor_chunks = 0);
 
 }  // namespace trainyard::engine

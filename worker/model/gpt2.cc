@@ -26,7 +26,8 @@ constexpr uint64_t kEmbeddingDropoutOp = 1;
 
 class Gpt2Builder {
  public:
-  explicit Gpt2Builder(const api::ModelSpec& spec) : spec_(spec) {}
+  Gpt2Builder(const api::ModelSpec& spec, int64_t tensor_chunks)
+      : spec_(spec), tensor_chunks_(tensor_chunks) {}
 
   Model build() {
     model_.vocab = spec_.vocab;
@@ -42,7 +43,7 @@ class Gpt2Builder {
  private:
   int add_param(ParamSpec spec) {
     spec.init_key = model_.params.size() + 1;
-    if (spec.hugging_face_name.empty()) spec.hugging_face_name = "transformer." + spec.tensor.name;
+    spec.hugging_face = {{"transformer." + spec.tensor.name, spec.tensor.shape[0]}};
     model_.params.push_back(std::move(spec));
     return static_cast<int>(model_.params.size()) - 1;
   }
@@ -54,16 +55,30 @@ class Gpt2Builder {
   }
 
   int add_vector(const std::string& name, int64_t size, Init::Kind kind) {
-    return add_param({.tensor = {.name = name, .shape = {size}}, .init = {kind, 0}});
+    return add_param({.tensor = {.name = name, .shape = {size}},
+                      .init = {kind, 0},
+                      .read = ParamRead::kFloat32});
   }
 
   /// A weight [outputs, inputs] and its bias.
   std::vector<int> add_linear(const std::string& name, int64_t outputs, int64_t inputs,
-                              double deviation) {
+                              double deviation, LinearCut cut, int64_t segments = 1) {
     const int weight = add_matrix(name + ".weight", {outputs, inputs}, deviation);
     // Conv1D keeps [inputs, outputs].
     model_.params[static_cast<size_t>(weight)].hugging_face_transposed = true;
-    return {weight, add_vector(name + ".bias", outputs, Init::Kind::kZeros)};
+    const int bias = add_vector(name + ".bias", outputs, Init::Kind::kZeros);
+    if (cut == LinearCut::kRow) {
+      cut_of(weight) = {.axis = 1, .segments = {inputs}};
+    } else {
+      cut_of(weight) = cut_of(bias) = {.segments = equal_segments(outputs, segments)};
+    }
+    return {weight, bias};
+  }
+  layout::TensorCut& cut_of(int param) {
+    return model_.params[static_cast<size_t>(param)].tensor.cut;
+  }
+  static std::vector<int64_t> equal_segments(int64_t length, int64_t segments) {
+    return std::vector<int64_t>(static_cast<size_t>(segments), length / segments);
   }
 
   std::vector<int> add_norm(const std::string& name) {
@@ -77,20 +92,23 @@ class Gpt2Builder {
         static_cast<float>(spec_.layer_norm_epsilon.value_or(api::kLayerNormEpsilon)));
   }
 
-  std::unique_ptr<Op> linear(int64_t outputs, int64_t inputs, LinearCut cut, int64_t segments,
-                             bool output_fp32) const {
+  std::unique_ptr<Op> linear(int64_t outputs, int64_t inputs, LinearCut cut,
+                             int64_t segments = 1) const {
     const int64_t length = cut == LinearCut::kColumn ? outputs : inputs;
     return std::make_unique<Linear>(
         LinearShape{.inputs = inputs,
                     .outputs = outputs,
                     .cut = cut,
-                    .piece_ends = fixed_piece_ends(length, spec_.heads, segments),
-                    .output_fp32 = output_fp32});
+                    .piece_ends = fixed_piece_ends(length, tensor_chunks_, segments),
+                    .segments = equal_segments(length, segments)});
   }
 
   Value residual() const { return {.columns = spec_.hidden, .residual = true}; }
-  static Value compute(int64_t columns, ValueType gradient) {
-    return {.columns = columns, .type = ValueType::kCompute, .gradient_type = gradient};
+  static Value compute(int64_t columns, ValueType gradient, int64_t segments = 0) {
+    return {.columns = columns,
+            .type = ValueType::kCompute,
+            .gradient_type = gradient,
+            .segments = segments == 0 ? std::vector<int64_t>() : equal_segments(columns, segments)};
   }
 
   void add_embedding() {
@@ -98,13 +116,14 @@ class Gpt2Builder {
     ParamSpec& wte = model_.params[static_cast<size_t>(wte_)];
     wte.unpadded_rows = spec_.vocab;
     wte.tied = true;
-    wte.hugging_face_name = "transformer.wte.weight";
+    wte.tensor.cut = {.segments = {model_.padded_vocab}};
+    wte.hugging_face = {{"transformer.wte.weight", spec_.vocab}};
     const int wpe = add_matrix("wpe", {spec_.max_positions, spec_.hidden}, kInitStandardDeviation);
-    model_.params[static_cast<size_t>(wpe)].hugging_face_name = "transformer.wpe.weight";
+    model_.params[static_cast<size_t>(wpe)].hugging_face[0].name = "transformer.wpe.weight";
     Layer layer{.values = {residual()}, .output = 0};
     layer.nodes.push_back(
         {.op = std::make_unique<Embedding>(spec_.hidden, static_cast<float>(spec_.dropout),
-                                           kEmbeddingDropoutOp),
+                                           kEmbeddingDropoutOp, model_.padded_vocab),
          .outputs = {0},
          .params = {wte_, wpe}});
     model_.layers.push_back(std::move(layer));
@@ -120,58 +139,62 @@ class Gpt2Builder {
     enum : int { kX, kNorm1, kQkv, kHeads, kBranch1, kMid, kNorm2, kUp, kActivated, kBranch2, kY };
     Layer layer{.input = kX, .output = kY};
     layer.values = {residual(),
-                    compute(hidden, ValueType::kFloat32),
-                    compute(3 * hidden, ValueType::kCompute),
-                    compute(hidden, ValueType::kFloat32),
+                    compute(hidden, ValueType::kGradient),
+                    compute(3 * hidden, ValueType::kCompute, 3),
+                    compute(hidden, ValueType::kGradient, 1),
                     {.columns = hidden, .gradient_type = ValueType::kCompute},
                     residual(),
-                    compute(hidden, ValueType::kFloat32),
-                    compute(ffn, ValueType::kCompute),
-                    compute(ffn, ValueType::kFloat32),
+                    compute(hidden, ValueType::kGradient),
+                    compute(ffn, ValueType::kCompute, 1),
+                    compute(ffn, ValueType::kGradient, 1),
                     {.columns = hidden, .gradient_type = ValueType::kCompute},
                     residual()};
     auto add = [&](std::unique_ptr<Op> op, std::vector<int> in, int out, std::vector<int> params) {
       layer.nodes.push_back({std::move(op), std::move(in), {out}, std::move(params)});
     };
     add(norm(), {kX}, kNorm1, add_norm(prefix + "ln_1"));
-    add(linear(3 * hidden, hidden, LinearCut::kColumn, 3, false), {kNorm1}, kQkv,
-        add_linear(prefix + "attn.c_attn", 3 * hidden, hidden, kInitStandardDeviation));
+    add(linear(3 * hidden, hidden, LinearCut::kColumn, 3), {kNorm1}, kQkv,
+        add_linear(prefix + "attn.c_attn", 3 * hidden, hidden, kInitStandardDeviation,
+                   LinearCut::kColumn, 3));
     add(std::make_unique<Attention>(
             AttentionShape{.heads = spec_.heads,
+                           .kv_heads = spec_.heads,
                            .head_dim = hidden / spec_.heads,
                            .dropout = rate,
                            .dropout_op = dropout_op(index, kAttentionMask)}),
         {kQkv}, kHeads, {});
-    add(linear(hidden, hidden, LinearCut::kRow, 1, true), {kHeads}, kBranch1,
-        add_linear(prefix + "attn.c_proj", hidden, hidden, branch));
+    add(linear(hidden, hidden, LinearCut::kRow), {kHeads}, kBranch1,
+        add_linear(prefix + "attn.c_proj", hidden, hidden, branch, LinearCut::kRow));
     add(std::make_unique<ResidualDropout>(hidden, rate, dropout_op(index, kAttentionBranch)),
         {kBranch1, kX}, kMid, {});
     add(norm(), {kMid}, kNorm2, add_norm(prefix + "ln_2"));
-    add(linear(ffn, hidden, LinearCut::kColumn, 1, false), {kNorm2}, kUp,
-        add_linear(prefix + "mlp.c_fc", ffn, hidden, kInitStandardDeviation));
+    add(linear(ffn, hidden, LinearCut::kColumn), {kNorm2}, kUp,
+        add_linear(prefix + "mlp.c_fc", ffn, hidden, kInitStandardDeviation, LinearCut::kColumn));
     add(std::make_unique<Gelu>(ffn), {kUp}, kActivated, {});
-    add(linear(hidden, ffn, LinearCut::kRow, 1, true), {kActivated}, kBranch2,
-        add_linear(prefix + "mlp.c_proj", hidden, ffn, branch));
+    add(linear(hidden, ffn, LinearCut::kRow), {kActivated}, kBranch2,
+        add_linear(prefix + "mlp.c_proj", hidden, ffn, branch, LinearCut::kRow));
     add(std::make_unique<ResidualDropout>(hidden, rate, dropout_op(index, kFfnBranch)),
         {kBranch2, kMid}, kY, {});
     model_.layers.push_back(std::move(layer));
   }
 
   void add_head() {
-    Layer layer{.values = {residual(), compute(spec_.hidden, ValueType::kFloat32)}, .input = 0};
+    Layer layer{.values = {residual(), compute(spec_.hidden, ValueType::kGradient)}, .input = 0};
     layer.nodes.push_back(
         {.op = norm(), .inputs = {0}, .outputs = {1}, .params = add_norm("ln_f")});
-    layer.nodes.push_back({.op = std::make_unique<Classifier>(ClassifierShape{
-                               .width = spec_.hidden,
-                               .vocab = spec_.vocab,
-                               .padded_vocab = model_.padded_vocab,
-                               .piece_ends = fixed_piece_ends(model_.padded_vocab, spec_.heads)}),
-                           .inputs = {1},
-                           .params = {wte_}});
+    layer.nodes.push_back(
+        {.op = std::make_unique<Classifier>(
+             ClassifierShape{.width = spec_.hidden,
+                             .vocab = spec_.vocab,
+                             .padded_vocab = model_.padded_vocab,
+                             .piece_ends = fixed_piece_ends(model_.padded_vocab, tensor_chunks_)}),
+         .inputs = {1},
+         .params = {wte_}});
     model_.layers.push_back(std::move(layer));
   }
 
   const api::ModelSpec& spec_;
+  int64_t tensor_chunks_;
   Model model_;
   int wte_ = 0;
 };
@@ -184,7 +207,7 @@ Status check_size(const char* field, int64_t value) {
 
 }  // namespace
 
-Result<Model> build_gpt2(const api::ModelSpec& spec) {
+Result<Model> build_gpt2(const api::ModelSpec& spec, int64_t tensor_chunks) {
   TRAINYARD_TRY(check_size("layers", spec.layers));
   TRAINYARD_TRY(check_size("hidden", spec.hidden));
   TRAINYARD_TRY(check_size("heads", spec.heads));
@@ -196,12 +219,17 @@ Result<Model> build_gpt2(const api::ModelSpec& spec) {
                  "engine.model.heads: found " + std::to_string(spec.heads) +
                      ", wanted a divisor of hidden = " + std::to_string(spec.hidden)};
   }
+  if (spec.sliding_window != 0 || spec.full_layers != 0) {
+    return Error{ErrorCode::kInvalidConfig, "engine.model.slidingWindow: found " +
+                                                std::to_string(spec.sliding_window) +
+                                                ", wanted nothing under family GPT2"};
+  }
   if (!(spec.dropout >= 0 && spec.dropout < 1)) {
     return Error{ErrorCode::kInvalidConfig, "engine.model.dropout: found " +
                                                 std::to_string(spec.dropout) +
                                                 ", wanted 0 <= dropout < 1"};
   }
-  return Gpt2Builder(spec).build();
+  return Gpt2Builder(spec, tensor_chunks).build();
 }
 
 }  // namespace trainyard::engine

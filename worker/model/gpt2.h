@@ -14,10 +14,10 @@
 /// embeddings. worker/model/family.h says what each function is for.
 namespace trainyard::engine {
 
-/// Layers `embedding`, `h.0` ... `h.<n-1>`, `head`. C, the number of fixed pieces of every
-/// splittable dimension, is the number of heads. Errors: kInvalidConfig naming the field (sizes
-/// below 1, hidden not a multiple of heads, ...).
-Result<Model> build_gpt2(const api::ModelSpec& spec);
+/// Layers `embedding`, `h.0` ... `h.<n-1>`, `head`. Every splittable dimension has
+/// `tensor_chunks` fixed pieces; 0: sums are not cut. Errors: kInvalidConfig naming the field
+/// (sizes below 1, hidden not a multiple of heads, ...).
+Result<Model> build_gpt2(const api::ModelSpec& spec, int64_t tensor_chunks = 0);
 
 /// Keys and defaults: transformers' GPT2Config.
 Result<api::ModelSpec> gpt2_from_config(const nlohmann::json& config,

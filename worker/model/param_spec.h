@@ -11,10 +11,22 @@ namespace trainyard::engine {
 /// Whether AdamW's decoupled weight decay applies.
 enum class DecayClass : uint8_t { kDecay, kNoDecay };
 
+/// In which type ops read a parameter.
+enum class ParamRead : uint8_t {
+  kCompute,  ///< that of GEMM inputs
+  kFloat32,  ///< whatever the step computes in: norms and biases
+};
+
 /// How a parameter starts.
 struct Init {
   enum class Kind : uint8_t { kZeros, kOnes, kNormal } kind = Kind::kZeros;
   double standard_deviation = 0;
+};
+
+/// A tensor of a Hugging Face checkpoint that holds rows of a parameter.
+struct HuggingFaceTensor {
+  std::string name;
+  int64_t rows = 0;
 };
 
 /// Everything the engine knows of one global parameter; which rank holds what of it, Layout knows.
@@ -25,11 +37,12 @@ struct ParamSpec {
   uint64_t init_key = 0;
   Init init;
   DecayClass decay = DecayClass::kNoDecay;
+  ParamRead read = ParamRead::kCompute;
   bool tied = false;  ///< used by several layers, whose gradients are added up
   /// Rows beyond these are padding: zero, no gradient, stripped on export.
   int64_t unpadded_rows = 0;
-  /// Name in a Hugging Face checkpoint, and whether it is stored transposed there.
-  std::string hugging_face_name;
+  /// Whose rows follow one another in it; one alone where it is stored transposed.
+  std::vector<HuggingFaceTensor> hugging_face;
   bool hugging_face_transposed = false;
 
   int64_t elements() const {

@@ -23,6 +23,26 @@ std::vector<bool> read_in_backward(const Layer& layer) {
   return read;
 }
 
+/// By value of a layer: whether nothing but cheap ops writes its memory. Ops in place run again
+/// together with what they work on, or not at all.
+std::vector<bool> cheap_to_write(const Layer& layer) {
+  std::vector<bool> cheap(layer.values.size(), true);
+  const auto first = [&](int value) {
+    int at = value;
+    while (layer.values[static_cast<size_t>(at)].alias_of >= 0)
+      at = layer.values[static_cast<size_t>(at)].alias_of;
+    return static_cast<size_t>(at);
+  };
+  for (const Node& node : layer.nodes) {
+    for (const int value : node.outputs) {
+      if (!node.op->is_cheap()) cheap[first(value)] = false;
+    }
+  }
+  for (size_t value = 0; value < cheap.size(); ++value)
+    cheap[value] = cheap[first(static_cast<int>(value))];
+  return cheap;
+}
+
 }  // namespace
 
 std::vector<int> recomputed_nodes(const Layer& layer, api::Recompute recompute) {
@@ -30,6 +50,7 @@ std::vector<int> recomputed_nodes(const Layer& layer, api::Recompute recompute) 
                                     [](const Node& node) { return node.outputs.empty(); });
   if (recompute == api::Recompute::kNone || has_loss) return {};
   std::vector<bool> wanted = read_in_backward(layer);
+  const std::vector<bool> cheap = cheap_to_write(layer);
   std::vector<int> nodes;
   for (auto n = static_cast<int>(layer.nodes.size()) - 1; n >= 0; --n) {
     const Node& node = layer.nodes[static_cast<size_t>(n)];
@@ -39,7 +60,9 @@ std::vector<int> recomputed_nodes(const Layer& layer, api::Recompute recompute) 
                            });
     const bool ends_layer =
         std::find(node.outputs.begin(), node.outputs.end(), layer.output) != node.outputs.end();
-    const bool may = recompute == api::Recompute::kFull || node.op->is_cheap();
+    const bool may = recompute == api::Recompute::kFull ||
+                     std::all_of(node.outputs.begin(), node.outputs.end(),
+                                 [&](int value) { return cheap[static_cast<size_t>(value)]; });
     if (!is_wanted || ends_layer || !may) continue;
     nodes.push_back(n);
     for (const int value : node.inputs)
@@ -58,10 +81,13 @@ std::vector<int> recomputed_layers(const Model& model, api::Recompute recompute)
   return layers;
 }
 
-OpFlops flops_of(const Layer& layer, const OpExtent& extent, api::Recompute recompute) {
-  OpFlops flops = flops_of(layer, extent);
-  for (const int n : recomputed_nodes(layer, recompute))
-    flops.recompute += layer.nodes[static_cast<size_t>(n)].op->flops(extent).forward;
+OpFlops flops_of(const Model& model, const Layer& layer, const OpExtent& extent,
+                 api::Recompute recompute) {
+  OpFlops flops = flops_of(model, layer, extent);
+  for (const int n : recomputed_nodes(layer, recompute)) {
+    const Node& node = layer.nodes[static_cast<size_t>(n)];
+    flops.recompute += node.op->flops(extent_of(model, node, extent)).forward;
+  }
   return flops;
 }
 

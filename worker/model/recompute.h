@@ -20,6 +20,7 @@ std::vector<int> recomputed_nodes(const Layer& layer, api::Recompute recompute);
 std::vector<int> recomputed_layers(const Model& model, api::Recompute recompute);
 
 /// flops_of() with OpFlops::recompute.
-OpFlops flops_of(const Layer& layer, const OpExtent& extent, api::Recompute recompute);
+OpFlops flops_of(const Model& model, const Layer& layer, const OpExtent& extent,
+                 api::Recompute recompute);
 
 }  // namespace trainyard::engine

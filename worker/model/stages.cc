@@ -82,7 +82,7 @@ std::vector<double> layer_costs(const Model& model, api::Recompute recompute,
                                 const OpExtent& sample, int64_t samples) {
   std::vector<double> costs;
   for (const Layer& layer : model.layers) {
-    const OpFlops flops = flops_of(layer, sample, recompute);
+    const OpFlops flops = flops_of(model, layer, sample, recompute);
     double cost = static_cast<double>(samples) *
                   static_cast<double>(flops.forward + flops.recompute + flops.backward_input +
                                       flops.backward_weight);

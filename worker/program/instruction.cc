@@ -18,6 +18,8 @@ std::string_view name_of(InstructionKind kind) {
       return "ACCUMULATE";
     case InstructionKind::kAllReduce:
       return "ALL_REDUCE";
+    case InstructionKind::kRound:
+      return "ROUND";
     case InstructionKind::kReduceControl:
       return "REDUCE_CONTROL";
     case InstructionKind::kGather:

@@ -14,14 +14,16 @@ enum class InstructionKind : uint8_t {
   kBackwardWeight,  ///< W: exact gradients of the layer's parameters
   kReduce,          ///< start summing a unit's gradient to the parts of its owners
   kAccumulate,      ///< finish that and add this rank's part to what earlier micro-batches left
-  kAllReduce,       ///< start summing this rank's part of a unit's gradient over the copies
-  kReduceControl,   ///< finish the reductions, square what is owned, start summing loss, overflow,
-                    ///< squares and stop request
-  kOptimize,        ///< update what this rank owns of a unit
-  kGather,          ///< start gathering a unit's weights; who reads them waits
-  kFree,            ///< give up a unit's weights but for this rank's part
-  kSnapshot,        ///< copy state for the checkpoint writer
-  kSendActivation,  ///< start sending the input of `layer` to the stage that has it
+  kAllReduce,  ///< start summing this rank's part of a unit's gradient over the copies, for each
+               ///< the share that it rounds
+  kRound,      ///< finish that, round and square the share, start gathering the others'
+  kReduceControl,  ///< finish the reductions, square what nobody has a copy of, start summing loss,
+                   ///< overflow, squares and stop request
+  kOptimize,       ///< update what this rank owns of a unit, once its gradient is gathered
+  kGather,         ///< start gathering a unit's weights; who reads them waits
+  kFree,           ///< give up a unit's weights but for this rank's part
+  kSnapshot,       ///< copy state for the checkpoint writer
+  kSendActivation,     ///< start sending the input of `layer` to the stage that has it
   kReceiveActivation,  ///< start receiving the input of `layer`; its F waits
   kSendGradient,       ///< start sending the gradient of `layer`'s output to the stage that has it
   kReceiveGradient,    ///< start receiving the gradient of `layer`'s output; its B waits

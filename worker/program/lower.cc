@@ -46,6 +46,10 @@ class Lowered {
       if (i < passes_.size()) pass(i);
     }
     finish_reductions();
+    // One that another stage has, too, is summed once that stage has gone back as well, which may
+    // wait for this one's passes.
+    round(std::exchange(summed_, {}));
+    round(std::exchange(tied_, {}));
     // Last, because overflows of backward and squares of gradients travel with it.
     program_.push_back({.kind = Kind::kReduceControl});
     if (trains_) update();
@@ -178,6 +182,7 @@ class Lowered {
   void start_reductions(size_t place) {
     const auto due = reductions_.find(place);
     if (due == reductions_.end()) return;
+    const std::vector<int> summed = std::exchange(summed_, {});
     if (sharding_.sums) {
       finish_reductions();
     } else {
@@ -192,6 +197,13 @@ class Lowered {
       pending_.push_back(reduction);
     }
     if (!sharding_.parts) finish_reductions();
+    // The next sums are on their way while this rank waits for those.
+    round(summed);
+  }
+
+  void round(const std::vector<int>& units) {
+    for (const int unit : units)
+      program_.push_back({.kind = Kind::kRound, .unit = unit});
   }
 
   void finish_reductions() {
@@ -206,8 +218,10 @@ class Lowered {
                             .micro_batch = reduction.micro_batch,
                             .unit = reduction.unit});
       }
-      if (reduction.last && lowering_.layout->copies(reduction.unit, lowering_.at).count > 1)
-        program_.push_back({.kind = Kind::kAllReduce, .unit = reduction.unit});
+      if (!reduction.last || !lowering_.layout->has_copies(reduction.unit, lowering_.at)) continue;
+      program_.push_back({.kind = Kind::kAllReduce, .unit = reduction.unit});
+      const bool is_tied = lowering_.layout->unit(reduction.unit).stages.size() > 1;
+      (is_tied ? tied_ : summed_).push_back(reduction.unit);
     }
   }
 
@@ -277,6 +291,8 @@ class Lowered {
   std::map<size_t, std::vector<Instruction>> messages_;  // the same
   std::vector<Reduction> pending_;                       // started, not finished
   std::vector<Reduction> lagging_;                       // the same, before those
+  std::vector<int> summed_;                              // units that copies add up, not rounded
+  std::vector<int> tied_;                                // the same of two stages
   std::vector<bool> in_stay_;                            // by pass
   std::vector<int> stays_;                               // their layers
   size_t stay_ = 0;                                      // now

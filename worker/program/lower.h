@@ -53,8 +53,10 @@ std::vector<Instruction> expand_pass(std::initializer_list<InstructionKind> kind
 /// unit's REDUCE starts once the last W that adds to it has run, and overlaps with the rest of
 /// backward (Li et al. 2020, "PyTorch Distributed", section 3.2.3). Where gradient sums are cut,
 /// that is once a micro-batch; ACCUMULATE ends it before the next unit's, so that the buffers of
-/// two layers do. Copies add up their parts when these are complete; where sums
-/// are whole one unit later, so that no pass waits for the parts.
+/// two layers do. Copies add up their parts when these are complete; where sums are whole one unit
+/// later, so that no pass waits for the parts. They round what they have added up yet one unit
+/// later, for the same reason; a table of two stages last of all, since it is complete only when
+/// both have gone back.
 ///
 /// After REDUCE_CONTROL each rank updates its part of the units. Where it holds weights whole it
 /// gathers them at once, in the order in which the next forward reads them, which alone waits for

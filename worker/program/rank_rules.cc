@@ -88,6 +88,7 @@ class RankCheck {
     int reduced = 0;      // rounds
     int accumulated = 0;  // rounds
     bool all_reduced = false;
+    bool rounded = false;
     bool optimized = false;
     bool gathered = false;  // of weights that stay whole: at the end; of others: now
   };
@@ -263,6 +264,9 @@ class RankCheck {
         return accumulate(i, unit);
       case InstructionKind::kAllReduce:
         return all_reduce(i, unit);
+      case InstructionKind::kRound:
+        if (!unit.all_reduced) return "its copies are not added up";
+        return std::exchange(unit.rounded, true) ? "runs twice" : "";
       case InstructionKind::kOptimize:
         if (std::exchange(unit.optimized, true)) return "runs twice";
         return controlled_ ? "" : "loss, overflow and squares are not reduced";
@@ -327,13 +331,13 @@ class RankCheck {
 
   bool is_summed(int unit) const {
     const Unit& done = units_[static_cast<size_t>(unit)];
-    return is_reduced(done) && done.all_reduced == held_.has_copies(unit);
+    return is_reduced(done) && done.rounded == held_.has_copies(unit);
   }
 
   std::string reduce_control() {
     if (std::exchange(controlled_, true)) return "runs twice";
     for (int unit = 0; kind_.trains && unit < std::ssize(units_); ++unit) {
-      if (held_.holds(unit) && !is_summed(unit)) return "before every unit is reduced";
+      if (held_.holds(unit) && !is_summed(unit)) return "before every unit is reduced and rounded";
     }
     return "";
   }

@@ -25,7 +25,7 @@ class HeldPart {
   }
   bool holds(int unit) const { return layout_.holds(unit, at_); }
   /// Whether others own what it owns of a unit that it holds.
-  bool has_copies(int unit) const { return layout_.copies(unit, at_).count > 1; }
+  bool has_copies(int unit) const { return layout_.has_copies(unit, at_); }
 
  private:
   const layout::Layout& layout_;

@@ -23,18 +23,20 @@ using Kind = InstructionKind;
 constexpr int kRoundsRun = 4;
 
 /// The groups in which a rank begins collectives, each with an order of its own. kTied: of the
-/// copies of a table on two stages. The last four: channels between the ranks of a pipeline.
+/// copies of a table on two stages. kSliced: of what is summed over tensor ranks. The last four:
+/// channels between the ranks of a pipeline.
 enum class Axis : uint8_t {
   kWorld,
   kShard,
   kReplica,
   kTied,
+  kSliced,
   kActivationOut,
   kActivationIn,
   kGradientOut,
   kGradientIn,
 };
-constexpr size_t kAxes = 8;
+constexpr size_t kAxes = 9;
 constexpr auto kChannels = static_cast<size_t>(Axis::kActivationOut);
 
 std::optional<Axis> axis_of(const Instruction& i, const layout::Layout& layout) {
@@ -43,6 +45,8 @@ std::optional<Axis> axis_of(const Instruction& i, const layout::Layout& layout) 
     case Kind::kGather:
       return Axis::kShard;
     case Kind::kAllReduce:
+    case Kind::kRound:
+      if (layout.unit(i.unit).summed_over_tensor) return Axis::kSliced;
       return layout.unit(i.unit).stages.size() > 1 ? Axis::kTied : Axis::kReplica;
     case Kind::kReduceControl:
       return Axis::kWorld;
@@ -255,11 +259,15 @@ class World {
         break;
       case Kind::kAccumulate:
       case Kind::kAllReduce:
+      case Kind::kRound:
         all.push_back(&walker.reduction[unit]);
         break;
       case Kind::kReduceControl:
-        for (const Pending& reduction : walker.reduction)
-          all.push_back(&reduction);
+        for (int reduced = 0; reduced < lowering_.layout->units(); ++reduced) {
+          // What copies have rounded is on its way until OPT reads it.
+          if (walker.held->holds(reduced) && !walker.held->has_copies(reduced))
+            all.push_back(&walker.reduction[static_cast<size_t>(reduced)]);
+        }
         for (const Axis axis : {Axis::kActivationOut, Axis::kGradientOut}) {
           for (const Pending& sent : walker.messages[static_cast<size_t>(axis) - kChannels])
             all.push_back(&sent);
@@ -267,6 +275,7 @@ class World {
         break;
       case Kind::kOptimize:
         all.push_back(&walker.control);
+        all.push_back(&walker.reduction[unit]);
         [[fallthrough]];
       case Kind::kFree:
         all.push_back(&walker.gathering[unit]);

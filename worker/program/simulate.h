@@ -85,9 +85,10 @@ struct Simulation {
 ///  * each layer of Lowering::recomputed runs RECOMPUTE once per micro-batch, as the pass
 ///    before its B, and no other layer does;
 ///  * each unit is reduced after the last W that adds to it, and nothing is added to sums that are
-///    under way; copies add up a unit once its parts are complete;
+///    under way; copies add up a unit once its parts are complete, and
+///    round it once after that;
 ///  * REDUCE_CONTROL, which carries losses, overflows and the squares of gradients, comes after all
-///    passes and reductions;
+///    passes, reductions and rounding;
 ///  * each unit's OPT comes after REDUCE_CONTROL, and before its GATHER where weights are whole;
 ///  * where they are not, F and B of a layer run only while all its units are gathered, and all are
 ///    freed; W reads no weights.

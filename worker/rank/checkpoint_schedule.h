@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "worker/checkpoint/communicator_group.h"
 #include "worker/checkpoint/writer.h"
 #include "worker/job/engine_state.h"
+#include "worker/rank/state_replicas.h"
 #include "worker/rank/train_loop.h"
 
 namespace trainyard::engine {
@@ -23,15 +25,21 @@ class CheckpointSchedule {
                                                            EngineState& state);
   ~CheckpointSchedule();
 
-  /// Whether begin() found a checkpoint to go on from; otherwise the weights are still to be made.
+  /// Whether begin() found a state to go on from; otherwise the weights are still to be made.
   bool restored() const { return restored_; }
+  /// Whether that state is in no checkpoint.
+  bool is_unsaved() const { return restored_ && committed_step_ < newest_done_; }
 
-  /// Call after every step; starts a checkpoint when one is due by policy or `last` is set. The
-  /// same decision on every rank. One that is due after a skipped step waits for the next step that
-  /// is done; the last one holds the state of the newest step that was done, under that step's
-  /// name. A checkpoint that fails is logged and counted in the progress page, and training goes
-  /// on. Errors: only those that end the generation (the group is gone).
+  /// Call after every step; copies the state into memory when that is due, and starts a checkpoint
+  /// when one is due by policy or `last` is set. The same decision on every rank. One that is due
+  /// after a skipped step waits for the next step that is done; the last one holds the state of the
+  /// newest step that was done, under that step's name. A checkpoint that fails is logged and
+  /// counted in the progress page, and training goes on. Errors: only those that end the generation
+  /// (the group is gone).
   Status after_step(bool last);
+
+  /// Starts a checkpoint of the newest step done now. Collective. Errors: as after_step.
+  Status save();
 
   /// Waits for the checkpoint in progress; true when the newest step done is committed. With
   /// `keep_trying` one that was abandoned is written again and again, at pauses of up to 10 s,
@@ -47,9 +55,27 @@ class CheckpointSchedule {
   /// one after which a step was done.
   std::string advice() const;
 
+  /// The checkpoint of this step in the run's own history. Errors: kNotFound; those of
+  /// checkpoint::open_own.
+  Result<std::unique_ptr<checkpoint::CheckpointReader>> open_step(int64_t step) const;
+
  private:
+  /// The run's own checkpoints, newest first, and the records of their directory.
+  struct History {
+    checkpoint::LineageRecords records;
+    std::vector<checkpoint::CheckpointId> ids;
+  };
   CheckpointSchedule(const TrainContext& context, EngineState& state)
       : context_(context), state_(state) {}
+  Status use_memory();
+  Result<std::optional<checkpoint::SlotShape>> shape_of_ward();
+  checkpoint::RankOffers offers() const;
+  Status recall(const checkpoint::CheckpointId& id);
+  void copy_restored(const checkpoint::StartedGeneration& started);
+  Status remember_when_due();
+  Result<bool> may_remember();
+  Status end_copies();
+  Result<int64_t> affordable_interval(Duration cost);
   Status settle(const checkpoint::CheckpointOutcome& outcome);
   void tell_notes();
   void count_commit(const checkpoint::CheckpointOutcome& outcome);
@@ -57,6 +83,7 @@ class CheckpointSchedule {
   Status drain();
   Result<bool> asked_to_stop_within(Duration pause);
   Status start();
+  Result<History> history() const;
   const TrainContext& context_;
   EngineState& state_;
   std::shared_ptr<checkpoint::PosixFileSystem> files_ =
@@ -73,7 +100,16 @@ class CheckpointSchedule {
   int64_t newest_done_ = -1;  ///< step, of this generation or restored
   int64_t begun_step_ = -1;
   int64_t committed_step_ = -1;
-  bool keeps_trying_ = false;  ///< what failed is written again
+  /// Steps between states in memory; 0: none; nullopt: as many as their cost wants.
+  std::optional<int64_t> memory_every_ = 0;
+  int64_t next_memory_step_ = 0;  ///< where memory_every_ is not given
+  bool memory_due_ = false;       ///< a state waits for the copies of the one before
+  /// Null: no copies are made with other nodes. Uses the memory of state_.
+  std::unique_ptr<StateReplicas> replicas_;
+  std::optional<MonoTime> step_began_;    ///< the one under way
+  Duration step_time_ = Duration::max();  ///< of the quickest step since the last state in memory
+  bool told_of_memory_ = false;           ///< that it could not be written
+  bool keeps_trying_ = false;             ///< what failed is written again
 };
 
 }  // namespace trainyard::engine

@@ -16,13 +16,6 @@ namespace {
 using contract::Phase;
 using Action = FaultPlan::Action;
 
-constexpr std::pair<std::string_view, Phase> kPhases[] = {{"starting", Phase::kStarting},
-                                                          {"rendezvous", Phase::kRendezvous},
-                                                          {"restoring", Phase::kRestoring},
-                                                          {"training", Phase::kTraining},
-                                                          {"evaluating", Phase::kEvaluating},
-                                                          {"checkpointing", Phase::kCheckpointing},
-                                                          {"done", Phase::kDone}};
 constexpr std::pair<std::string_view, Action> kActions[] = {
     {"kill", Action::kKill},
     {"stop", Action::kStop},
@@ -74,7 +67,7 @@ std::optional<FaultPlan::Fault> parse_one(std::string_view text) {
   fault.rank = *rank;
   fault.generation = *generation;
   fault.action = *action;
-  fault.phase = named(kPhases, place);
+  fault.phase = contract::phase_named(place);
   if (fault.phase) return fault;
   const auto step = number(take(place, '.'));
   const auto instruction = number(place);

@@ -16,6 +16,16 @@ void add(std::atomic<int64_t>& counter, int64_t amount) {
   counter.store(counter.load(kRelaxed) + amount, kRelaxed);
 }
 
+/// Stores those of one source.
+void store(const contract::Figures<double>& figures, contract::FigureSource source,
+           ProgressPage& page) {
+  contract::visit_figures(
+      [&](const contract::Figure& figure, double value) {
+        if (figure.source == source) page.figure(figure.slot).store(value, kRelaxed);
+      },
+      figures);
+}
+
 int64_t nanoseconds(Duration duration) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
 }
@@ -28,8 +38,10 @@ Result<Progress> Progress::map(int fd) {
       ::mmap(nullptr, contract::kProgressPageBytes, PROT_READ | PROT_WRITE, flags, fd, 0);
   if (memory == MAP_FAILED) return io_error("map the progress page", errno);
   auto* page = static_cast<ProgressPage*>(memory);
-  page->loss.store(std::numeric_limits<double>::quiet_NaN(), kRelaxed);
-  page->validation_loss.store(std::numeric_limits<double>::quiet_NaN(), kRelaxed);
+  contract::Figures<double> unknown;
+  unknown.loss = unknown.validation_loss = std::numeric_limits<double>::quiet_NaN();
+  store(unknown, contract::FigureSource::kStep, *page);
+  store(unknown, contract::FigureSource::kEvaluation, *page);
   page->checkpoint_step.store(-1, kRelaxed);
   page->restored_step.store(-1, kRelaxed);
   contract::store({}, page->checkpoints);
@@ -58,7 +70,12 @@ void Progress::instruction(int id) {
 
 void Progress::position(const contract::InstructionName& name, int64_t level) {
   contract::store(name, page_->position);
-  page_->position.arrivals.store(level, kRelaxed);
+  level_ = level;
+  waits(false);
+}
+
+void Progress::waits(bool waits) {
+  page_->position.arrivals.store(2 * level_ + (waits ? 1 : 0), kRelaxed);
 }
 
 void Progress::work_seconds(double seconds) {
@@ -70,15 +87,15 @@ void Progress::step_done(const StepProgress& progress) {
   page_->step.store(progress.step, kRelaxed);
   page_->samples_consumed.store(progress.samples_consumed, kRelaxed);
   page_->tokens_consumed.store(progress.tokens_consumed, kRelaxed);
-  page_->loss.store(progress.loss, kRelaxed);
-  page_->gradient_norm.store(progress.gradient_norm, kRelaxed);
-  page_->learning_rate.store(progress.learning_rate, kRelaxed);
-  page_->step_seconds.store(progress.step_seconds, kRelaxed);
-  page_->tokens_per_second.store(progress.tokens_per_second, kRelaxed);
+  store(progress.figures, contract::FigureSource::kStep, *page_);
   page_->sequence.fetch_add(1, std::memory_order_release);
 }
 
-void Progress::validation_loss(double loss) { page_->validation_loss.store(loss, kRelaxed); }
+void Progress::validation_loss(double loss) {
+  contract::Figures<double> figures;
+  figures.validation_loss = loss;
+  store(figures, contract::FigureSource::kEvaluation, *page_);
+}
 void Progress::checkpoint_step(int64_t step) { page_->checkpoint_step.store(step, kRelaxed); }
 void Progress::checkpoints(const contract::CheckpointFigures& figures) {
   contract::store(figures, page_->checkpoints);

@@ -16,11 +16,7 @@ struct StepProgress {
   int64_t step = 0;
   int64_t samples_consumed = 0;
   int64_t tokens_consumed = 0;
-  double loss = 0;
-  double gradient_norm = 0;
-  double learning_rate = 0;
-  double step_seconds = 0;
-  double tokens_per_second = 0;
+  contract::Figures<double> figures;  ///< those whose source is a step
 };
 
 /// Writes the ProgressPage that the supervisor reads: plain stores, no system call.
@@ -29,7 +25,9 @@ class Progress {
   /// Maps the page behind `fd` (kEnvProgressFd), or a private page when fd < 0. Errors: kIo.
   static Result<Progress> map(int fd);
   Progress(Progress&& other) noexcept
-      : page_(std::exchange(other.page_, nullptr)), faults_(std::move(other.faults_)) {}
+      : page_(std::exchange(other.page_, nullptr)),
+        level_(other.level_),
+        faults_(std::move(other.faults_)) {}
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
   Progress& operator=(Progress&&) = delete;
@@ -43,6 +41,9 @@ class Progress {
   void instruction(int id);
   /// The instruction about to begin, in words, and its place in logical time.
   void position(const contract::InstructionName& name, int64_t level);
+  /// Whether it waits for other ranks: then it is later than ranks at the same instruction that do
+  /// not, for which it may wait within that.
+  void waits(bool waits);
   /// This rank's own part of a step, smoothed.
   void work_seconds(double seconds);
   void step_done(const StepProgress& progress);
@@ -63,6 +64,7 @@ class Progress {
  private:
   explicit Progress(contract::ProgressPage* page) : page_(page) {}
   contract::ProgressPage* page_;
+  int64_t level_ = 0;
   FaultPlan faults_;
 };
 

@@ -60,16 +60,19 @@ comm::TransportKind transport_kind(api::Transport transport) {
 struct Identity {
   int64_t rank = 0;
   int64_t world = 1;
+  int64_t local_rank = 0;
   int64_t local_world = 1;
   int64_t generation = 1;
   int agent_fd = -1;
   int progress_fd = -1;
+  int memory_fd = -1;
 };
 
 Result<Identity> read_identity() {
   Identity id;
   TRAINYARD_ASSIGN(id.rank, number_from_environment(contract::kEnvRank, 0));
   TRAINYARD_ASSIGN(id.world, number_from_environment(contract::kEnvWorldSize, 1));
+  TRAINYARD_ASSIGN(id.local_rank, number_from_environment(contract::kEnvLocalRank, 0));
   TRAINYARD_ASSIGN(id.local_world, number_from_environment(contract::kEnvLocalWorldSize, 1));
   TRAINYARD_ASSIGN(id.generation, number_from_environment(contract::kEnvGeneration, 1));
   TRAINYARD_ASSIGN(const int64_t agent_fd, number_from_environment(contract::kEnvAgentFd, -1));
@@ -77,6 +80,8 @@ Result<Identity> read_identity() {
                    number_from_environment(contract::kEnvProgressFd, -1));
   id.agent_fd = static_cast<int>(agent_fd);
   id.progress_fd = static_cast<int>(progress_fd);
+  TRAINYARD_ASSIGN(const int64_t memory_fd, number_from_environment(contract::kEnvMemoryFd, -1));
+  id.memory_fd = static_cast<int>(memory_fd);
   if (id.world < 1 || id.rank < 0 || id.rank >= id.world) {
     return Error{ErrorCode::kInvalidConfig, "environment RANK: found " + std::to_string(id.rank) +
                                                 ", wanted 0 to " + std::to_string(id.world - 1) +
@@ -109,6 +114,12 @@ Result<api::CheckpointPolicy> read_checkpoint_policy() {
   return api::decode_checkpoint_policy(text, {.file = path});
 }
 
+Result<std::chrono::seconds> peer_timeout() {
+  TRAINYARD_ASSIGN(const int64_t seconds,
+                   number_from_environment(contract::kEnvPeerTimeout, kPeerTimeout.count()));
+  return std::chrono::seconds(std::max<int64_t>(1, seconds));
+}
+
 /// Meets the peers: listens, reports the address, waits for the table.
 Result<std::unique_ptr<comm::Communicator>> meet(const Identity& id, AgentLink& link,
                                                  const api::EngineSpec& spec,
@@ -118,9 +129,7 @@ Result<std::unique_ptr<comm::Communicator>> meet(const Identity& id, AgentLink& 
                         .endpoints = {{.rank = 0}},
                         .generation = id.generation,
                         .job_uid = job_uid};
-  TRAINYARD_ASSIGN(const int64_t timeout_s,
-                   number_from_environment(contract::kEnvPeerTimeout, kPeerTimeout.count()));
-  options.deadline = std::chrono::seconds(std::max<int64_t>(1, timeout_s));
+  TRAINYARD_ASSIGN(options.deadline, peer_timeout());
   for (const int64_t rank : spec.parallelism.ring_order)
     options.ring_order.push_back(static_cast<int>(rank));
   const comm::TransportKind kind = transport_kind(spec.runtime.transport);
@@ -178,7 +187,14 @@ void leave_trace(const trace::Recorder* recorder, const TrainContext& context, i
   if (!written) context.log->warning("no trace: " + written.error().message);
 }
 
-Result<int> train_rank(Logger& log, const Identity& id, AgentLink& link) {
+/// Tells why a rank ends, and by which exit code.
+int leave_with(Logger& log, const Identity& id, const Error& error) {
+  log.error("rank failed",
+            {{"rank", id.rank}, {"kind", name_of(error.code)}, {"error", error.message}});
+  return contract::exit_code_of(error.code);
+}
+
+Result<int> train_rank(Logger& log, const Identity& id, AgentLink& link, const CudaSupport* cuda) {
   TRAINYARD_ASSIGN(Progress progress, Progress::map(id.progress_fd));
   TRAINYARD_ASSIGN(FaultPlan faults, FaultPlan::parse(text_from_environment(contract::kEnvFault),
                                                       id.rank, id.generation));
@@ -189,6 +205,9 @@ Result<int> train_rank(Logger& log, const Identity& id, AgentLink& link) {
   const SystemClock clock;
   TrainContext context{.checkpoint_root = text_from_environment(contract::kEnvCheckpointDir),
                        .job_uid = text_from_environment(contract::kEnvJobUid, "local"),
+                       .memory_fd = id.memory_fd,
+                       .cuda = cuda,
+                       .local_rank = static_cast<int>(id.local_rank),
                        .local_world_size = static_cast<int>(id.local_world),
                        .progress = &progress,
                        .log = &log,
@@ -199,6 +218,7 @@ Result<int> train_rank(Logger& log, const Identity& id, AgentLink& link) {
                              // Best effort: the log has it as well.
                              (void)link.send(contract::encode(contract::Warning{message}));
                            }};
+  TRAINYARD_ASSIGN(context.peer_timeout, peer_timeout());
   TRAINYARD_ASSIGN(context.spec, read_engine_spec());
   TRAINYARD_ASSIGN(context.checkpoint_policy, read_checkpoint_policy());
   progress.set_phase(contract::Phase::kRendezvous);
@@ -217,6 +237,10 @@ Result<int> train_rank(Logger& log, const Identity& id, AgentLink& link) {
                    comm::Groups::make(*world, mesh, context.spec.parallelism.chunks_per_stage));
   groups->observe(context.spans);
   context.groups = &*groups;
+  context.end_at_once = [&](const Error& error) {
+    report_lost_peers(link, *groups, error);
+    std::_Exit(leave_with(log, id, error));
+  };
   Result<TrainOutcome> outcome = train(context);
   if (!outcome) report_lost_peers(link, *groups, outcome.error());
   groups.reset();
@@ -224,7 +248,13 @@ Result<int> train_rank(Logger& log, const Identity& id, AgentLink& link) {
   leave_trace(recorder.get(), context, id.rank);
   if (!outcome) return outcome.error();
   if (outcome->complete) {
-    if (id.rank == 0) TRAINYARD_TRY(link.send(contract::encode(outcome->result)));
+    if (id.rank == 0) {
+      const contract::RunResult& result = outcome->result;
+      log.info(
+          "run complete",
+          {{"step", result.step}, {"loss", result.final_loss}, {"state_hash", result.state_hash}});
+      TRAINYARD_TRY(link.send(contract::encode(result)));
+    }
     return contract::kExitDone;
   }
   log.info("stopped at a step boundary",
@@ -234,7 +264,7 @@ Result<int> train_rank(Logger& log, const Identity& id, AgentLink& link) {
 
 }  // namespace
 
-int run_rank(Logger& log) {
+int run_rank(Logger& log, const CudaSupport* cuda) {
   const Result<Identity> id = read_identity();
   if (!id) {
     log.error(id.error().message);
@@ -247,12 +277,8 @@ int run_rank(Logger& log) {
     log.error(link.error().message);
     return contract::exit_code_of(link.error().code);
   }
-  const Result<int> code = train_rank(log, *id, **link);
-  if (code) return *code;
-  const Error& error = code.error();
-  log.error("rank failed",
-            {{"rank", id->rank}, {"kind", name_of(error.code)}, {"error", error.message}});
-  return contract::exit_code_of(error.code);
+  const Result<int> code = train_rank(log, *id, **link, cuda);
+  return code ? *code : leave_with(log, *id, code.error());
 }
 
 }  // namespace trainyard::engine

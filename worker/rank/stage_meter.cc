@@ -20,6 +20,7 @@ Stage stage_of(Activity activity, Stage before) {
   switch (activity) {
     case Activity::kForward:
       return Stage::kForward;
+    case Activity::kRound:
     case Activity::kReduceControl:
     case Activity::kOptimize:
       return Stage::kOptimizer;

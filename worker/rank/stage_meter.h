@@ -15,6 +15,7 @@ class StageMeter final : public trace::SpanSink {
   using Split = std::array<int64_t, contract::kStages>;
 
   void add(trace::Track track, const trace::Span& span) override;
+  bool wants(trace::Track track) const override { return track == trace::Track::kStep; }
 
   /// Time counted from here on. Call on the training thread, as take().
   void begin(int64_t now_ns);

@@ -8,12 +8,12 @@
 #include <utility>
 
 #include "common/io/control_group.h"
-#include "common/io/memory_facts.h"
 #include "common/layout/mesh.h"
 #include "worker/checkpoint/communicator_group.h"
+#include "worker/comm/device_transport.h"
+#include "worker/comm/nccl_transport.h"
+#include "worker/comm/staged_communicator.h"
 #include "worker/data/batch_loader.h"
-#include "worker/data/evaluation_loader.h"
-#include "worker/device/cpu_device.h"
 #include "worker/engine/engine.h"
 #include "worker/engine/limits.h"
 #include "worker/job/engine_state.h"
@@ -22,53 +22,49 @@
 #include "worker/job/job_plan.h"
 #include "worker/job/resolve.h"
 #include "worker/job/same_run.h"
+#include "worker/job/unused_parameters.h"
+#include "worker/rank/best_model.h"
 #include "worker/rank/checkpoint_schedule.h"
+#include "worker/rank/evaluations.h"
+#include "worker/rank/rank_device.h"
+#include "worker/rank/rank_memory.h"
+#include "worker/rank/skipped_steps.h"
+#include "worker/rank/step_pace.h"
 #include "worker/rank/work_meter.h"
 
 namespace trainyard::engine {
 namespace {
-
-/// Steps skipped one after another at which a run gives up: their batches differ, so it is the
-/// parameters, which no skipped step changes.
-constexpr int64_t kSkippedStepsMax = 100;
-
-/// Weight of the newest step in the mean step time shown: about the last ten.
-constexpr double kStepTimeSmoothing = 0.1;
 
 int threads_of(const TrainContext& context) {
   if (context.spec.runtime.threads > 0) return static_cast<int>(context.spec.runtime.threads);
   return std::max(1, usable_cpus() / std::max(1, context.local_world_size));
 }
 
-/// The exponentially weighted mean with one more value; 0: none yet.
-double smoothed(double mean, double value) {
-  return mean == 0 ? value : (1 - kStepTimeSmoothing) * mean + kStepTimeSmoothing * value;
-}
-
-double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
-
-/// Tokens over the time that passed for them, what comes between steps included; the past fades
-/// within seconds, so that neither one quick step nor one pause is taken for the pace.
-class RateMeter {
- public:
-  /// Notes `tokens` done within the newest `seconds`; returns tokens per second.
-  double add(double tokens, double seconds) {
-    constexpr double kMemorySeconds = 10;
-    const double kept = kMemorySeconds / (kMemorySeconds + seconds);
-    tokens_ = tokens_ * kept + tokens;
-    seconds_ = seconds_ * kept + seconds;
-    return seconds_ > 0 ? tokens_ / seconds_ : 0;
-  }
-
- private:
-  double tokens_ = 0;
-  double seconds_ = 0;
-};
-
 /// One rank's run; the methods are the phases in order.
 class Run {
  public:
-  explicit Run(const TrainContext& context) : context_(context), spec_(context.spec) {}
+  explicit Run(const TrainContext& context)
+      : context_(context), spec_(context.spec), groups_(context.groups), skipped_(context) {}
+
+  void abort(const Error& reason) { groups_->abort(reason); }
+
+  /// Ends what the ranks' devices do together. True where this rank's device cannot be freed.
+  bool close(const Error* reason) {
+    Status closed;
+    if (transport_) closed = transport_->close();
+    const bool transport_is_stuck = transport_ && transport_->is_stuck();
+    // A peer may have noticed first that this rank's GPU hangs. After a good end a trace is told of
+    // the last update.
+    if (device_ && !device_->is_stuck() && !transport_is_stuck) (void)device_->wait();
+    const bool is_stuck = transport_is_stuck || (device_ && device_->is_stuck());
+    if (!is_stuck) {
+      if (!closed && reason == nullptr) context_.log->warning(closed.error().message);
+      return false;
+    }
+    if (reason == nullptr && !closed) reason = &closed.error();
+    if (context_.end_at_once && reason != nullptr) context_.end_at_once(*reason);
+    return true;
+  }
 
   Result<TrainOutcome> operator()() {
     context_.progress->set_phase(contract::Phase::kRestoring);
@@ -76,13 +72,12 @@ class Run {
     TRAINYARD_TRY(build_engine());
     TRAINYARD_TRY(begin_generation());
     TRAINYARD_ASSIGN(stopping_, anybody_asked_to_stop());
-    if (stopping_) {  // nothing is lost: its state is as it was found
-      return TrainOutcome{.checkpointed = true, .result = {.step = engine_->steps_done()}};
-    }
+    if (stopping_) return stop_at_once();
     TRAINYARD_TRY(open_batches());
     context_.progress->set_phase(contract::Phase::kTraining);
     if (context_.meter != nullptr) context_.meter->begin(trace::monotonic_ns());
-    while (engine_->steps_done() < spec_.steps && !stopping_) {
+    TRAINYARD_TRY(make_up_for_evaluation());
+    while (!is_over() && !stopping_) {
       TRAINYARD_TRY(step());
       TRAINYARD_TRY(evaluate_when_due());
       TRAINYARD_TRY(checkpoint_when_due());
@@ -94,7 +89,10 @@ class Run {
   }
 
  private:
+  /// The device first: what is missing on a node without one is no file.
   Status open_files() {
+    TRAINYARD_ASSIGN(spec_.device, agree_on_device(spec_.device, context_.local_rank, context_.cuda,
+                                                   *context_.groups->world));
     const bool goes_on = context_.resume.parent_generation.has_value();
     TRAINYARD_ASSIGN(
         inputs_, open_inputs(spec_, goes_on ? context_.checkpoint_root : std::filesystem::path()));
@@ -102,42 +100,83 @@ class Run {
   }
 
   Status build_engine() {
-    TRAINYARD_TRY(resolve_spec(spec_, inputs_->tokens, inputs_->shape));
+    TRAINYARD_TRY(resolve_spec(spec_, *inputs_));
     tell_of_import();
     if (inputs_->validation) {
       TRAINYARD_TRY(check_held_out(*inputs_->validation, &inputs_->tokens, spec_.model.vocab,
                                    "engine.data.validation"));
-      if (context_.groups->world->rank() == 0) warn(inputs_->shared_text);
+      if (context_.groups->world->rank() == 0) warn(context_, inputs_->shared_text);
     }
     facts_ = facts_of(*inputs_);
     if (context_.groups->world->rank() == 0) {
       TRAINYARD_TRY(check_export(spec_, facts_, {.job_uid = context_.job_uid}));
     }
     TRAINYARD_TRY(check_plan());
-    TRAINYARD_ASSIGN(device_, make_cpu_device({.isa = kernel_isa(spec_.runtime.isa),
-                                               .threads = threads_of(context_)}));
-    TRAINYARD_ASSIGN(engine_, Engine::create({.spec = spec_,
-                                              .device = device_.get(),
-                                              .groups = context_.groups,
-                                              .spans = context_.spans}));
-    engine_->set_instruction_hook([this](int id, const Instruction& instruction, int64_t level) {
+    const auto tell = [log = context_.log](const std::string& line) { log->warning(line); };
+    TRAINYARD_ASSIGN(device_, make_rank_device(spec_, context_.local_rank, threads_of(context_),
+                                               context_.cuda, tell));
+    TRAINYARD_TRY(move_groups());
+    StepObserver observer{.spans = context_.spans};
+    observer.on_instruction = [this](int id, const Instruction& instruction, int64_t level) {
       context_.progress->position({name_of(instruction.kind), instruction.micro_batch,
                                    std::max(instruction.layer, instruction.unit)},
                                   level);
       work_.instruction(instruction.kind, context_.clock->mono());
       context_.progress->instruction(id);
-    });
-    engine_->set_wait_hook([this](bool waits) { work_.wait(waits, context_.clock->mono()); });
+    };
+    observer.on_wait = [this](bool waits) {
+      context_.progress->waits(waits);
+      work_.wait(waits, context_.clock->mono());
+    };
+    TRAINYARD_ASSIGN(engine_, Engine::create({.spec = spec_,
+                                              .device = device_.get(),
+                                              .groups = groups_,
+                                              .observer = std::move(observer)}));
     context_.progress->set_total_steps(spec_.steps);
     state_ = std::make_unique<EngineState>(*engine_, to_hex(inputs_->tokens.identity()), facts_);
     const MemoryReport memory = engine_->memory();
     count_memory(memory);
     if (context_.groups->world->rank() == 0) {
+      const api::NumericsSpec& numerics = engine_->spec().numerics;
       context_.log->info("model ready", {{"parameters", engine_->model().parameter_count()},
                                          {"parameter_state_bytes", memory.parameters},
                                          {"activation_bytes", memory.activations},
+                                         {"grain_tokens", numerics.grain_tokens},
+                                         {"key_block", numerics.key_block},
+                                         {"tensor_chunks", *numerics.tensor_chunks},
                                          {"device", device_->name()}});
+      const std::string unused =
+          unused_parameters(engine_->model(), engine_->spec().data.sequence_length);
+      if (!unused.empty()) {
+        context_.log->info("parameters that no sequence reaches", {{"parameters", unused}});
+      }
     }
+    return {};
+  }
+
+  /// Once per reason.
+  void tell_of_graphs() {
+    if (spec_.device != api::DeviceKind::kCuda || context_.groups->world->rank() != 0) return;
+    const std::string reason = why_no_graphs(*device_, context_.groups->world->size());
+    if (reason.empty() || reason == std::exchange(told_of_graphs_, reason)) return;
+    context_.log->info("steps are not launched as CUDA graphs", {{"reason", reason}});
+  }
+
+  /// To where the device's memory is.
+  Status move_groups() {
+    if (spec_.device != api::DeviceKind::kCuda || context_.groups->world->size() == 1) return {};
+    const bool by_nccl = spec_.runtime.transport == api::Transport::kNccl;
+    if (by_nccl) {
+      TRAINYARD_ASSIGN(transport_, context_.cuda->nccl(*device_, *context_.groups->world,
+                                                       {.deadline = context_.peer_timeout}));
+    }
+    const auto make = [this](comm::Communicator& host, comm::GroupUse use) {
+      return transport_ ? transport_->make(host, use)
+                        : comm::StagedCommunicator::make(host, *device_);
+    };
+    TRAINYARD_ASSIGN(device_groups_, context_.groups->on_device(make));
+    if (by_nccl) TRAINYARD_TRY(transport_->open());
+    groups_ = &*device_groups_;
     return {};
   }
 
@@ -150,12 +189,20 @@ class Run {
         plan_, plan_job(spec_, {.ranks = world,
                                 .one_host = local == world,
                                 .kernel_scratch_bytes = cpu_scratch_bytes(threads_of(context_)),
-                                .writes_checkpoints = !context_.checkpoint_root.empty()}));
+                                .writes_checkpoints = !context_.checkpoint_root.empty(),
+                                .keeps_states = keeps_states(context_),
+                                .ranks_with_copies = ranks_with_copies(context_)}));
     const int64_t first = context_.groups->world->rank() / local * local;
-    TRAINYARD_ASSIGN(
-        const std::string doubt,
-        check_memory(*plan_, {first, std::min(first + local, world)}, spec_, memory_room(local)));
-    warn(doubt);
+    TRAINYARD_ASSIGN(const std::string doubt,
+                     check_memory(*plan_, {first, std::min(first + local, world)}, spec_,
+                                  room_for_ranks(context_, local)));
+    warn(context_, doubt);
+    if (spec_.device == api::DeviceKind::kCuda) {
+      TRAINYARD_ASSIGN(const CudaFacts gpu, context_.cuda->find(context_.local_rank));
+      TRAINYARD_ASSIGN(const std::string gpu_doubt,
+                       check_gpu_memory(*plan_, spec_, gpu.memory_bytes));
+      warn(context_, gpu_doubt);
+    }
     return context_.groups->world->barrier()->wait();
   }
 
@@ -178,20 +225,12 @@ class Run {
     }
     const std::string doubt =
         doubt_of_tokens(inputs_->tokens, spec_.model.import_path, spec_.model.vocab);
-    warn(doubt);
+    warn(context_, doubt);
   }
 
-  /// Tells whoever watches the job; nothing where `doubt` is empty.
-  void warn(const std::string& doubt) const {
-    if (doubt.empty()) return;
-    context_.log->warning(doubt);
-    if (context_.warn) context_.warn(doubt);
-  }
-
-  /// Weights: from the newest good checkpoint of the parent generation, else from another run's,
-  /// imported or fresh.
-  /// Restoring comes first: making weights that a checkpoint replaces would cost every recovery
-  /// seconds.
+  /// Weights: from the newest state of the parent generation, in memory or in a good checkpoint,
+  /// else from another run's, imported or fresh. Restoring comes first: making weights that a
+  /// checkpoint replaces would cost every recovery seconds.
   Status begin_generation() {
     if (!context_.checkpoint_root.empty()) {
       TRAINYARD_ASSIGN(checkpoints_, CheckpointSchedule::begin(context_, *state_));
@@ -209,12 +248,24 @@ class Run {
         .any(context_.stop_requested());
   }
 
+  /// Nothing is lost: its state is as it was found. One that was in memory alone goes to the disk.
+  Result<TrainOutcome> stop_at_once() {
+    TrainOutcome outcome{.checkpointed = true, .result = {.step = engine_->steps_done()}};
+    if (!checkpoints_ || !checkpoints_->is_unsaved()) return outcome;
+    TRAINYARD_TRY(checkpoints_->save());
+    TRAINYARD_ASSIGN(outcome.checkpointed, checkpoints_->finish(false));
+    return outcome;
+  }
+
   Status make_weights() {
     if (spec_.start_from) {
       checkpoint::PosixFileSystem files;
       TRAINYARD_ASSIGN(const auto reader, open_start(files, *spec_.start_from));
       const bool state = spec_.start_from->what == api::StartWhat::kState;
-      if (state && context_.groups->world->rank() == 0) warn(doubt_of_horizon(*reader, spec_));
+      if (state && context_.groups->world->rank() == 0) {
+        warn(context_, doubt_of_horizon(*reader, spec_));
+        warn(context_, doubt_of_device(*reader, spec_));
+      }
       Status started = state_->start_from(*reader, context_.stop_requested);
       if (started) return started;
       return started.error().with_context("engine.startFrom.checkpoint: " +
@@ -227,8 +278,7 @@ class Run {
                        " is gone, and no checkpoint could be restored in its place: put the folder "
                        "back"};
     }
-    engine_->initialize();
-    return {};
+    return engine_->initialize();
   }
 
   Status open_batches() {
@@ -239,68 +289,49 @@ class Run {
                                                   .batch = partition(),
                                                   .data_rank = context_.groups->data_rank(),
                                                   .first_step = engine_->steps_done(),
+                                                  .end_of_text = inputs_->end_of_text,
                                                   .timeout = context_.data_timeout}));
     loader_ = std::make_unique<data::BatchLoader>(std::move(loader));
     if (!inputs_->validation) return {};
-    TRAINYARD_ASSIGN(auto held_out,
-                     data::EvaluationLoader::open(*inputs_->validation,
-                                                  {.tokens_per_sample = spec_.data.sequence_length,
-                                                   .micro_sequences = evaluated_at_once(),
-                                                   .windows_max = spec_.evaluation.sequences,
-                                                   .data_ranks = context_.groups->data_ranks(),
-                                                   .data_rank = context_.groups->data_rank()}));
-    evaluation_ = std::make_unique<data::EvaluationLoader>(std::move(held_out));
+    TRAINYARD_ASSIGN(evaluations_, Evaluations::open(context_, *inputs_, *engine_, *state_));
     return {};
   }
 
   data::BatchPartition partition() const {
-    return partition_of(spec_.batch, context_.groups->data_ranks());
+    return partition_of(spec_, context_.groups->data_ranks());
   }
-
-  int64_t evaluated_at_once() const { return engine::evaluated_at_once(partition()); }
 
   Status step() {
     const MonoTime begin = context_.clock->mono();
-    if (pace_from_ == MonoTime{}) pace_from_ = begin;
+    pace_.begin(begin);
     work_.begin_step();
     TRAINYARD_ASSIGN(const StepReport report, engine_->step(*loader_, context_.stop_requested));
     const MonoTime end = context_.clock->mono();
-    const Duration taken = end - begin;
-    step_seconds_ = smoothed(step_seconds_, seconds(taken));
-    work_seconds_ = smoothed(work_seconds_, seconds(work_.end_step(end)));
-    context_.progress->work_seconds(work_seconds_);
-    skipped_in_a_row_ = report.skipped ? skipped_in_a_row_ + 1 : 0;
-    // Not each of a hundred: what is said last must not be only that.
-    if (skipped_in_a_row_ == 1 && context_.groups->world->rank() == 0) {
-      context_.log->warning("step skipped: an exact gradient sum overflowed or was not finite",
-                            {{"step", engine_->steps_done()}});
-      if (!std::exchange(told_of_skips_, true) && context_.warn) {
-        context_.warn("step " + std::to_string(engine_->steps_done()) +
-                      " was skipped, as are all whose loss or gradient is not finite or too large: "
-                      "does the model diverge? trainyard_rank_skipped_steps_total counts them");
-      }
-    }
-    state_->set_skipped_in_a_row(skipped_in_a_row_);
+    tell_of_graphs();
+    pace_.end(end, work_.end_step(end), spec_.batch.global_sequences * spec_.data.sequence_length);
+    context_.progress->work_seconds(pace_.work_seconds());
+    skipped_.count(engine_->steps_done(), report);
+    state_->set_skipped_in_a_row(skipped_.in_a_row());
     // A run whose every step is skipped learns nothing, however long it goes on.
-    if (skipped_in_a_row_ >= kSkippedStepsMax) return diverged(skipped_text(), "");
+    if (skipped_.are_too_many()) return diverged(skipped_.text(), "");
     stopping_ = report.stop_requested;
     if (!report.skipped) state_->set_loss(report.loss);
     const int64_t samples = engine_->samples_consumed();
-    // The ranks of a pipeline train the same tokens: its first counts them.
-    const int64_t own_samples =
-        context_.groups->at.pp == 0 ? partition().share(context_.groups->data_rank()).size() : 0;
-    context_.progress->count_step(taken, own_samples * spec_.data.sequence_length, report.skipped);
-    const int64_t batch_tokens = spec_.batch.global_sequences * spec_.data.sequence_length;
+    // The ranks of a pipeline, of a context group and of a tensor group train the same samples: the
+    // first counts them.
+    const layout::Coordinate& at = context_.groups->at;
+    const bool counts = at.pp == 0 && at.cp == 0 && at.tp == 0;
+    const int64_t own_samples = counts ? partition().share(context_.groups->data_rank()).size() : 0;
+    context_.progress->count_step(end - begin, own_samples * spec_.data.sequence_length,
+                                  report.skipped);
     context_.progress->step_done({.step = engine_->steps_done(),
                                   .samples_consumed = samples,
                                   .tokens_consumed = samples * spec_.data.sequence_length,
-                                  .loss = report.loss,
-                                  .gradient_norm = report.gradient_norm,
-                                  .learning_rate = report.learning_rate,
-                                  .step_seconds = step_seconds_,
-                                  .tokens_per_second = rate_.add(static_cast<double>(batch_tokens),
-                                                                 seconds(end - pace_from_))});
-    pace_from_ = end;
+                                  .figures = {.loss = report.loss,
+                                              .learning_rate = report.learning_rate,
+                                              .gradient_norm = report.gradient_norm,
+                                              .tokens_per_second = pace_.tokens_per_second(),
+                                              .step_seconds = pace_.step_seconds()}});
     return {};
   }
 
@@ -313,90 +344,73 @@ class Run {
                 (checkpoints_ ? checkpoints_->advice() : "begin anew")};
   }
 
-  std::string skipped_text() const {
-    return "the last " + std::to_string(skipped_in_a_row_) + " steps, to step " +
-           std::to_string(engine_->steps_done()) +
-           ", were skipped (loss or gradient not finite or too large)";
-  }
-
   /// A run is complete when its last step was done and leaves a model that computes.
   Status check_end() {
-    if (!is_last_step()) return {};
-    if (skipped_in_a_row_ > 0) {
+    if (!is_over()) return {};
+    if (skipped_.in_a_row() > 0) {
       // One batch in a thousand may be too large for a good model: its state is kept.
       if (checkpoints_) TRAINYARD_TRY(checkpoints_->finish(true));
-      return diverged(skipped_text(),
+      return diverged(skipped_.text(),
                       " (or, where only a batch was too large, raise engine.steps)");
     }
-    if (!evaluation_) return check_model();
-    if (evaluated_step_ != engine_->steps_done() || std::isfinite(validation_loss_)) return {};
+    if (!evaluations_) return check_model();
+    if (!evaluations_->is_done() || std::isfinite(evaluations_->loss())) return {};
     return diverged("the loss on engine.data.validation after the last step, " +
                         std::to_string(engine_->steps_done()) + ", is not finite",
                     "");
   }
 
   /// Without validation data nothing else would show that the last update has made the model
-  /// diverge: a window of the training data per data rank does.
+  /// diverge.
   Status check_model() {
-    const int64_t ranks = context_.groups->data_ranks();
-    TRAINYARD_ASSIGN(auto windows,
-                     data::EvaluationLoader::open(inputs_->tokens,
-                                                  {.tokens_per_sample = spec_.data.sequence_length,
-                                                   .windows_max = ranks,
-                                                   .data_ranks = ranks,
-                                                   .data_rank = context_.groups->data_rank()}));
-    const StopAsked never;
-    TRAINYARD_ASSIGN(const EvaluationReport report,
-                     engine_->evaluate(windows, windows.windows(), 1, never));
-    if (std::isfinite(report.loss)) return {};
+    TRAINYARD_ASSIGN(const double loss, loss_of_windows(*inputs_, *engine_));
+    if (std::isfinite(loss)) return {};
     return diverged("the loss on engine.data.tokens after the last step, " +
                         std::to_string(engine_->steps_done()) + ", is not finite",
                     "");
   }
 
-  bool is_last_step() const { return engine_->steps_done() == spec_.steps; }
+  /// After the last step, be it that of the manifest or of early stopping.
+  bool is_over() const {
+    return engine_->steps_done() == spec_.steps || state_->early_stop().is_over();
+  }
 
   Status evaluate_when_due() {
-    if (!evaluation_ || stopping_) return {};
-    const int64_t every = spec_.evaluation.every_steps;
-    const bool due = every > 0 && engine_->steps_done() % every == 0;
-    if (!due && !is_last_step()) return {};
+    if (!evaluations_ || stopping_) return {};
+    if (!evaluations_->is_due() && !is_over()) return {};
     return evaluate();
+  }
+
+  /// One that was cut short counts for early stopping all the same: restarts change no decision.
+  Status make_up_for_evaluation() {
+    if (!evaluations_ || !evaluations_->is_missed()) return {};
+    TRAINYARD_TRY(evaluate());
+    const bool unsaved = checkpoints_ && checkpoints_->is_unsaved();
+    return evaluations_->take_best() && unsaved ? checkpoints_->save() : Status();
   }
 
   /// A complete run has been evaluated at its last step: also one that goes on from the checkpoint
   /// of that step, because it was asked to stop in it.
   Status evaluate_at_end() {
-    if (!is_last_step() || is_evaluated() || (stopping_ && checkpoints_)) return {};
+    if (!is_over() || is_evaluated() || (stopping_ && checkpoints_)) return {};
     return evaluate();
   }
 
-  bool is_evaluated() const { return !evaluation_ || evaluated_step_ == engine_->steps_done(); }
+  bool is_evaluated() const { return !evaluations_ || evaluations_->is_done(); }
 
   Status evaluate() {
-    context_.progress->set_phase(contract::Phase::kEvaluating);
-    evaluation_->rewind();
     // Without a checkpoint the run could not go on from here.
-    const StopAsked never;
-    TRAINYARD_ASSIGN(const EvaluationReport report,
-                     engine_->evaluate(*evaluation_, evaluation_->windows(), evaluated_at_once(),
-                                       checkpoints_ ? context_.stop_requested : never));
-    context_.progress->set_phase(contract::Phase::kTraining);
-    stopping_ = stopping_ || report.stop_requested;
-    if (report.stop_requested) return {};
-    validation_loss_ = report.loss;
-    evaluated_step_ = engine_->steps_done();
-    context_.progress->validation_loss(validation_loss_);
-    if (context_.groups->world->rank() == 0) {
-      context_.log->info("evaluated",
-                         {{"step", engine_->steps_done()}, {"loss", validation_loss_}});
-    }
+    TRAINYARD_ASSIGN(const bool stopped,
+                     evaluations_->evaluate(skipped_.in_a_row() == 0,
+                                            checkpoints_ ? context_.stop_requested : StopAsked()));
+    stopping_ = stopping_ || stopped;
     return {};
   }
 
   Status checkpoint_when_due() {
     if (!checkpoints_) return {};
-    return checkpoints_->after_step(stopping_ || is_last_step());
+    const bool is_last = stopping_ || is_over();
+    return checkpoints_->after_step(is_last || (evaluations_ && evaluations_->take_best()));
   }
 
   void count_memory(const MemoryReport& memory) {
@@ -410,7 +424,7 @@ class Run {
 
   void count_collectives() {
     static_assert(comm::kOperations.size() == contract::kCollectives);
-    const comm::Counters counters = context_.groups->counters();
+    const comm::Counters counters = groups_->counters();
     for (size_t kind = 0; kind < contract::kCollectives; ++kind) {
       const comm::OperationCounters& so_far = counters.by_operation[kind];
       context_.progress->set_collective(kind, {.operations = so_far.operations,
@@ -428,7 +442,7 @@ class Run {
   }
 
   Result<TrainOutcome> finish() {
-    TrainOutcome outcome{.complete = is_last_step() && is_evaluated()};
+    TrainOutcome outcome{.complete = is_over() && is_evaluated()};
     // What follows takes as long as it takes, also without checkpoints: it is no step that hangs.
     context_.progress->set_phase(contract::Phase::kCheckpointing);
     if (checkpoints_) {
@@ -445,16 +459,23 @@ class Run {
     count_turn();
     outcome.result = {.step = engine_->steps_done(),
                       .final_loss = state_->loss(),
-                      .validation_loss = validation_loss_,
+                      .validation_loss = evaluations_ ? evaluations_->loss()
+                                                      : std::numeric_limits<double>::quiet_NaN(),
                       .skipped_steps = engine_->steps_done() - engine_->optimizer().updates()};
     if (outcome.complete) {
       // It gathers every state: a run that was stopped has no time for that.
       TRAINYARD_ASSIGN(const Hash128 hash, state_->hash());
       outcome.result.state_hash = to_hex(hash);
       // Before the export, for which nobody waits.
-      TRAINYARD_ASSIGN(outcome.result.peak_memory, peak_memory());
+      TRAINYARD_ASSIGN(outcome.result.peak_memory, peak_memory(*context_.groups->world, *plan_));
+    }
+    BestModel best(context_, *state_);
+    if (outcome.complete) {
+      TRAINYARD_ASSIGN(outcome.result.best, best.find(checkpoints_.get()));
+      outcome.result.stopped_early = engine_->steps_done() < spec_.steps;
     }
     if (outcome.complete && !spec_.export_to.hugging_face.empty()) {
+      if (outcome.result.best) TRAINYARD_TRY(best.load());
       TRAINYARD_ASSIGN(
           const std::string without_tokenizer,
           export_hugging_face(*state_, spec_.export_to.hugging_face, context_.job_uid, facts_));
@@ -467,26 +488,12 @@ class Run {
     return outcome;
   }
 
-  /// Of the rank that has occupied the most. Collective.
-  Result<std::optional<contract::PeakMemory>> peak_memory() {
-    comm::Communicator& world = *context_.groups->world;
-    std::vector<int64_t> measured(static_cast<size_t>(world.size()), 0);
-    measured[static_cast<size_t>(world.rank())] = peak_own_memory().value_or(0);
-    TRAINYARD_TRY(world
-                      .all_gather(std::as_writable_bytes(std::span(measured)),
-                                  std::vector<int64_t>(measured.size(), 1), DType::kInt64)
-                      ->wait());
-    const auto most = std::max_element(measured.begin(), measured.end());
-    if (*most == 0) return std::optional<contract::PeakMemory>();
-    const auto rank = static_cast<size_t>(most - measured.begin());
-    return std::optional(contract::PeakMemory{.rank = static_cast<int>(rank),
-                                              .planned_bytes = plan_->ranks()[rank].own(),
-                                              .measured_bytes = *most});
-  }
-
   const TrainContext& context_;
   api::EngineSpec spec_;
   std::unique_ptr<Device> device_;
+  std::unique_ptr<comm::DeviceTransport> transport_;  ///< null: through the host's memory
+  std::optional<comm::Groups> device_groups_;
+  const comm::Groups* groups_;  ///< those, or the context's
   std::optional<Inputs> inputs_;
   std::optional<MemoryPlan> plan_;
   std::unique_ptr<Engine> engine_;
@@ -494,26 +501,29 @@ class Run {
   std::unique_ptr<EngineState> state_;
   std::unique_ptr<CheckpointSchedule> checkpoints_;
   std::unique_ptr<data::BatchLoader> loader_;
-  std::unique_ptr<data::EvaluationLoader> evaluation_;
+  std::unique_ptr<Evaluations> evaluations_;  ///< null: nothing is held out
   WorkMeter work_;
-  double step_seconds_ = 0;
-  RateMeter rate_;
-  MonoTime pace_from_{};  ///< end of the step before, or the beginning of the first
-  double work_seconds_ = 0;
-  int64_t skipped_in_a_row_ = 0;
-  bool told_of_skips_ = false;
-  int64_t evaluated_step_ = -1;
-  double validation_loss_ = std::numeric_limits<double>::quiet_NaN();
+  StepPace pace_;
+  SkippedSteps skipped_;
+  std::string told_of_graphs_;
   bool stopping_ = false;
 };
 
 }  // namespace
 
+void warn(const TrainContext& context, const std::string& doubt) {
+  if (doubt.empty()) return;
+  context.log->warning(doubt);
+  if (context.warn) context.warn(doubt);
+}
+
 Result<TrainOutcome> train(const TrainContext& context) {
-  Run run(context);
-  Result<TrainOutcome> outcome = run();
+  auto run = std::make_unique<Run>(context);
+  Result<TrainOutcome> outcome = (*run)();
   // Before the memory that peers still write to goes away.
-  if (!outcome) context.groups->abort(outcome.error());
+  if (!outcome) run->abort(outcome.error());
+  const bool is_stuck = run->close(outcome ? nullptr : &outcome.error());
+  if (is_stuck) (void)run.release();
   return outcome;
 }
 

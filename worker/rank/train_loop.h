@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -10,6 +11,7 @@
 #include "common/log/log.h"
 #include "common/worker_contract.h"
 #include "worker/comm/groups.h"
+#include "worker/device/cuda_device.h"
 #include "worker/rank/progress.h"
 #include "worker/rank/stage_meter.h"
 #include "worker/trace/span.h"
@@ -23,11 +25,17 @@ struct TrainContext {
   std::filesystem::path checkpoint_root;  ///< empty: no checkpoints
   std::string job_uid;
   contract::ResumePlan resume;
-  int local_world_size = 1;  ///< ranks on this machine, for the default number of threads
+  /// Descriptor of the memory file (contract::kEnvMemoryFd); -1: none.
+  int memory_fd = -1;
+  const CudaSupport* cuda = nullptr;  ///< null: the program has none
+  int local_rank = 0;                 ///< of this machine's: its GPU
+  int local_world_size = 1;           ///< ranks on this machine, for the default number of threads
   comm::Groups* groups = nullptr;
   Progress* progress = nullptr;
   Logger* log = nullptr;
   const Clock* clock = nullptr;
+  /// For what peers do over NCCL, as Options::deadline of their groups in the host's memory.
+  std::chrono::milliseconds peer_timeout = std::chrono::seconds(30);
   Duration data_timeout = std::chrono::seconds(60);  ///< for tokens that are not there yet
   /// Told of everything the rank's time goes to; may be null.
   trace::SpanSink* spans = nullptr;
@@ -37,7 +45,13 @@ struct TrainContext {
   std::function<bool()> stop_requested;
   /// Tells people of what went wrong though training goes on; may be empty.
   std::function<void(const std::string&)> warn;
+  /// Ends the process as one that failed so, freeing nothing: a call into NCCL does not return, and
+  /// to free what its kernels may use would never return either. May be empty.
+  std::function<void(const Error&)> end_at_once;
 };
+
+/// Tells people of a doubt, in the log as well; nothing where it is empty.
+void warn(const TrainContext& context, const std::string& doubt);
 
 /// How a run ended.
 struct TrainOutcome {

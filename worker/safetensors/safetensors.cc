@@ -36,15 +36,6 @@ std::optional<int64_t> element_bytes(std::string_view dtype) {
   return std::nullopt;
 }
 
-/// Elements times bytes; nullopt when that exceeds int64. Sizes of 0 are allowed by the format.
-std::optional<int64_t> byte_size(std::span<const int64_t> shape, int64_t bytes) {
-  int64_t total = bytes;
-  for (const int64_t size : shape) {
-    if (size < 0 || __builtin_mul_overflow(total, size, &total)) return std::nullopt;
-  }
-  return total;
-}
-
 Status check_entry(Entry& entry, int64_t data_bytes) {
   const std::string what = "tensor \"" + entry.name + "\": ";
   const std::optional<int64_t> bytes = element_bytes(entry.dtype_name);
@@ -85,6 +76,14 @@ Status check_layout(std::span<const Entry> entries, int64_t data_bytes) {
 }
 
 }  // namespace
+
+std::optional<int64_t> byte_size(std::span<const int64_t> shape, int64_t bytes) {
+  int64_t total = bytes;
+  for (const int64_t size : shape) {
+    if (size < 0 || __builtin_mul_overflow(total, size, &total)) return std::nullopt;
+  }
+  return total;
+}
 
 Result<Header> parse_header(std::span<const std::byte> prefix, int64_t file_bytes) {
   if (prefix.size() < kLengthBytes || file_bytes < static_cast<int64_t>(kLengthBytes)) {

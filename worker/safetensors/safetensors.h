@@ -46,6 +46,10 @@ struct Header {
 /// of range, overlapping, leaving a hole or bytes at the end.
 Result<Header> parse_header(std::span<const std::byte> prefix, int64_t file_bytes);
 
+/// Elements times bytes of one; nullopt when that exceeds int64. Sizes of 0 are allowed by the
+/// format.
+std::optional<int64_t> byte_size(std::span<const int64_t> shape, int64_t bytes);
+
 /// What a writer says of one tensor.
 struct TensorInfo {
   std::string name;

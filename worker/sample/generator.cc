@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "common/random/philox.h"
+#include "worker/engine/limits.h"
 
 namespace trainyard::engine {
 namespace {
@@ -62,9 +63,8 @@ int64_t context_tokens(const Engine& engine) {
   const api::ModelSpec& model = spec.model;
   const bool imported = !model.import_path.empty();
   const int64_t trained = imported ? model.max_positions : spec.data.sequence_length;
-  const int64_t padded_head = (model.hidden / model.heads + 15) / 16 * 16;
   return std::min(
-      {trained, model.max_positions, engine.device().limits().attention_elements / padded_head});
+      {trained, model.max_positions, attended_positions(model, engine.device().limits())});
 }
 
 Status generate(Engine& engine, std::vector<int32_t> prompt, const SampleOptions& options,

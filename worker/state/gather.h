@@ -12,10 +12,10 @@
 
 namespace trainyard::engine {
 
-/// One tensor of the states, front to back, to rank 0 of the world alone, in pieces of at most 16
-/// MiB, from the ranks that Layout::owners() names. These call it, and rank 0; it does nothing on
-/// others. `own`: what the caller owns of the tensor, in the memory of `device`. `buffer` may be
-/// kept from call to call. Errors: those of the communicator and the device.
+/// One tensor of the states, front to back, to rank 0 of the world alone, in pieces of whole rows
+/// and about 8 MiB, from the ranks that Layout::owners() names. These call it, and rank 0; it does
+/// nothing on others. `own`: what the caller owns of the tensor, in the memory of `device`.
+/// `buffer` may be kept from call to call. Errors: those of the communicator and the device.
 using UsePiece = std::function<void(std::span<const float> piece)>;
 Status gather_pieces(comm::Communicator& world, const layout::Layout& layout, int param,
                      Device& device, std::span<const float> own, std::vector<float>& buffer,

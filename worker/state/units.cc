@@ -26,7 +26,7 @@ std::vector<std::vector<int>> layers_of_params(const Model& model) {
 }  // namespace
 
 std::vector<layout::Unit> make_units(const Model& model, DType compute, int64_t unit_bytes,
-                                     const layout::StageMap& map) {
+                                     const layout::StageMap& map, bool slices) {
   const std::vector<std::vector<int>> users = layers_of_params(model);
   // The last to add to the gradient; nobody adds to that of what no op uses.
   const auto lowest = [&](int param) {
@@ -48,15 +48,17 @@ std::vector<layout::Unit> make_units(const Model& model, DType compute, int64_t 
     size_t unit;
     int64_t bytes = 0;
   };
-  std::optional<Open> open[2];  // of vectors and of matrices
+  // Of those always in fp32, and of the others; then the same of what is summed over tensor ranks.
+  std::optional<Open> open[4];
   for (const int param : order) {
     const ParamSpec& spec = model.params[static_cast<size_t>(param)];
-    const DType dtype = spec.tensor.shape.size() > 1 ? compute : DType::kFloat32;
+    const DType dtype = spec.read == ParamRead::kCompute ? compute : DType::kFloat32;
     const std::vector<int> stages = stages_of(param);
-    std::optional<Open>& at = open[dtype == compute ? 1 : 0];
+    const bool summed = slices && spec.tensor.cut.segments.empty();
+    std::optional<Open>& at = open[(dtype == compute ? 1 : 0) + (summed ? 2 : 0)];
     if (!at || spec.tied || at->bytes >= unit_bytes || units[at->unit].stages != stages) {
       at = Open{.unit = units.size()};
-      units.push_back({.dtype = dtype, .stages = stages});
+      units.push_back({.dtype = dtype, .stages = stages, .summed_over_tensor = summed});
     }
     layout::Unit& unit = units[at->unit];
     unit.tensors.push_back(param);
@@ -78,6 +80,10 @@ std::vector<layout::Unit> make_units(const Model& model, DType compute, int64_t 
 
 DType compute_type(const api::PrecisionSpec& precision) {
   return precision.compute == api::NumberFormat::kBF16 ? DType::kBFloat16 : DType::kFloat32;
+}
+
+DType sum_type(const api::NumericsSpec& numerics) {
+  return numerics.mode == api::NumericsMode::kFast ? DType::kFloat32 : DType::kInt64;
 }
 
 Result<layout::Layout> make_layout(const Model& model, std::vector<layout::Unit> units,

@@ -1,5 +1,6 @@
 #include "worker/trace/span.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "common/base/check.h"
@@ -17,6 +18,7 @@ std::string_view name_of(Activity activity) {
                                                                        "reduce",
                                                                        "accumulate",
                                                                        "all_reduce",
+                                                                       "round",
                                                                        "reduce_control",
                                                                        "gather",
                                                                        "free",
@@ -46,7 +48,11 @@ std::string_view name_of(Track track) {
                                                                    "activations in",
                                                                    "activations out",
                                                                    "gradients in",
-                                                                   "gradients out"};
+                                                                   "gradients out",
+                                                                   "collectives (tensor group)",
+                                                                   "collectives (slices)",
+                                                                   "collectives (context group)",
+                                                                   "GPU"};
   return kNames[static_cast<size_t>(track)];
 }
 
@@ -60,6 +66,11 @@ void SpanFan::connect(SpanSink* sink) {
   if (sink == nullptr) return;
   TRAINYARD_CHECK(count_ < kSinksMax);
   sinks_[count_++] = sink;
+}
+
+bool SpanFan::wants(Track track) const {
+  const auto end = sinks_.begin() + static_cast<std::ptrdiff_t>(count_);
+  return std::any_of(sinks_.begin(), end, [&](const SpanSink* sink) { return sink->wants(track); });
 }
 
 void SpanFan::add(Track track, const Span& span) {

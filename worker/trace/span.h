@@ -21,12 +21,17 @@ enum class Track : uint8_t {
   kActivationOut,
   kGradientIn,
   kGradientOut,
+  kTensorGroup,   ///< the execution stream of the ranks that share every layer
+  kSlicedGroup,   ///< that of the ranks that add up gradients of slices of sequences
+  kContextGroup,  ///< that of the ranks that share every sequence
+  kDevice,        ///< the GPU, where instructions run later than the training thread calls for them
 };
-inline constexpr size_t kTracks = 11;
+inline constexpr size_t kTracks = 15;
 /// The tracks of the groups that training communicates in. A group of all ranks is kDataGroup.
 inline constexpr std::array kTrainingGroups = {
     Track::kDataGroup,    Track::kShardGroup,    Track::kReplicaGroup, Track::kTiedGroup,
-    Track::kActivationIn, Track::kActivationOut, Track::kGradientIn,   Track::kGradientOut};
+    Track::kActivationIn, Track::kActivationOut, Track::kGradientIn,   Track::kGradientOut,
+    Track::kTensorGroup,  Track::kSlicedGroup,   Track::kContextGroup};
 
 /// What it is spent on.
 enum class Activity : uint8_t {
@@ -42,6 +47,7 @@ enum class Activity : uint8_t {
   kReduce,
   kAccumulate,
   kAllReduce,
+  kRound,
   kReduceControl,
   kGather,
   kFree,
@@ -61,7 +67,7 @@ enum class Activity : uint8_t {
   kCheckpointWrite,   ///< this rank's shard
   kCheckpointCommit,  ///< agreement of all ranks, and on rank 0 the manifest
 };
-inline constexpr size_t kActivities = 25;
+inline constexpr size_t kActivities = 26;
 
 /// "forward", "data_wait" ...: for traces and metric labels.
 std::string_view name_of(Activity activity);
@@ -93,6 +99,8 @@ class SpanSink {
   /// Tracks call at the same time, one track never twice at once. Must neither allocate, block nor
   /// fail: the training step pays for it.
   virtual void add(Track track, const Span& span) = 0;
+  /// Whether spans of this track need to be measured for it.
+  virtual bool wants(Track /*track*/) const { return true; }
 };
 
 /// Hands spans on to several sinks.
@@ -102,6 +110,7 @@ class SpanFan final : public SpanSink {
   /// Before the first span. `sink` is not owned; null is ignored. More than kSinksMax are a bug.
   void connect(SpanSink* sink);
   void add(Track track, const Span& span) override;
+  bool wants(Track track) const override;
   /// No sink is connected: spans need not be measured.
   bool empty() const { return count_ == 0; }
 

@@ -9,6 +9,7 @@
 
 #include "common/io/file.h"
 #include "common/text/json_writer.h"
+#include "common/text/whole_number.h"
 
 namespace trainyard::trace {
 namespace {
@@ -184,10 +185,10 @@ Result<RankFile> read_rank_file(const std::filesystem::path& path) {
   const Json header = Json::parse(file.content.substr(0, line_end) + "]}", nullptr, false);
   try {
     const Json& rank = header.at("otherData").at("ranks").at(0);
-    file.rank = {.rank = rank.at("rank").get<int>(),
-                 .steps = rank.at("steps").get<int64_t>(),
-                 .overlap = {.communication_ns = rank.at("communicationNanos").get<int64_t>(),
-                             .exposed_ns = rank.at("exposedNanos").get<int64_t>()}};
+    file.rank = {.rank = static_cast<int>(whole_number(rank.at("rank"))),
+                 .steps = whole_number(rank.at("steps")),
+                 .overlap = {.communication_ns = whole_number(rank.at("communicationNanos")),
+                             .exposed_ns = whole_number(rank.at("exposedNanos"))}};
   } catch (const Json::exception&) {
     return damaged;
   }

@@ -14,6 +14,12 @@
 - --health-probe-bind-address=:{{ .Values.probes.port }}
 - --worker-image={{ include "trainyard.image" (dict "root" . "image" .Values.worker.image) }}
 - --worker-image-pull-policy={{ include "trainyard.pullPolicy" (dict "image" .Values.worker.image) }}
+{{- if .Values.worker.gpuImage.repository }}
+- --worker-gpu-image={{ include "trainyard.image" (dict "root" . "image" (merge (dict "registry" .Values.worker.image.registry) .Values.worker.gpuImage)) }}
+{{- end }}
+{{- with .Values.worker.gpuRuntimeClassName }}
+- --gpu-runtime-class={{ . }}
+{{- end }}
 {{- if .Values.control.enabled }}
 - --control-bind-address=:{{ .Values.control.port }}
 - --control-address={{ include "trainyard.fullname" . }}-control.{{ .Release.Namespace }}.svc:{{ .Values.control.port }}

@@ -23,8 +23,16 @@ not use: tests/apiserver compares these rules with the calls that it makes. No s
   verbs: [list, watch, create, update]
 {{- if .Values.control.enabled }}
 - apiGroups: [""]
-  resources: [configmaps]                     # of jobs with an engine: its configuration, whom to trust
+  resources: [configmaps]                     # ledgers of ended jobs; of jobs with an engine: its configuration, whom to trust
   verbs: [get, create, patch, delete]         # delete: as of services
+{{- else }}
+- apiGroups: [""]
+  resources: [configmaps]                     # ledgers of ended jobs
+  resourceNames: [trainyard-ledgers]
+  verbs: [get, patch]
+- apiGroups: [""]
+  resources: [configmaps]                     # whose name a right to create cannot have
+  verbs: [create]
 {{- end }}
 - apiGroups: [""]
   resources: [persistentvolumeclaims]         # of checkpoints: whether all nodes may write to it

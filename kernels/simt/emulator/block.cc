@@ -14,6 +14,10 @@ namespace detail {
 Observer* observer = nullptr;
 Builtins builtins;
 Device device;
+EmulationCounters counters;
+thread_local cudaError_t last_error = cudaSuccess;
+/// Other threads of the host may run host code meanwhile.
+thread_local bool runs_grid = false;
 
 namespace {
 
@@ -24,13 +28,14 @@ constexpr size_t kGuardBytes = 4096;
 constexpr uint32_t kThreadsMax = 1024;
 
 EmulationOptions the_options;
-EmulationCounters the_counters;
 
 std::string text_of(const uint3& i) {
   return "(" + std::to_string(i.x) + "," + std::to_string(i.y) + "," + std::to_string(i.z) + ")";
 }
 std::string text_of(Site site) { return std::string(site.file) + ":" + std::to_string(site.line); }
-bool is_same(Site a, Site b) { return a.line == b.line && std::strcmp(a.file, b.file) == 0; }
+bool is_same(Site a, Site b) {
+  return a.line == b.line && (a.file == b.file || std::strcmp(a.file, b.file) == 0);
+}
 
 void switch_to(Fiber& to, bool is_last) {
   Fiber& from = *device.current;
@@ -193,8 +198,8 @@ void run_block() {
   d.current = &d.main;
   switch_to(*next_ready(), false);
   d.current = nullptr;
-  ++the_counters.blocks;
-  the_counters.threads += d.threads;
+  ++counters.blocks;
+  counters.threads += d.threads;
 #if SIMT_ASAN
   if (d.has_failed) {  // frames that were left in the middle
     __asan_unpoison_memory_region(d.stacks, kThreadsMax * (kStackBytes + kGuardBytes));
@@ -214,7 +219,7 @@ size_t draw(size_t count) {
 }
 
 cudaError_t refuse(cudaError_t error, const std::string& text, bool is_sticky) {
-  device.last = error;
+  last_error = error;
   if (is_sticky && device.sticky == cudaSuccess) device.sticky = error;
   if (device.error_text.empty()) device.error_text = text;
   if (the_options.print_errors) std::fprintf(stderr, "simt: %s\n", text.c_str());
@@ -289,20 +294,24 @@ void run_grid(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes,
     order[i] = i;
   for (uint64_t i = order.size(); is_random() && i > 1; --i)
     std::swap(order[i - 1], order[draw(i)]);
-  ++the_counters.launches;
+  ++counters.launches;
+  runs_grid = true;
   for (uint64_t i = 0; i < order.size() && !device.has_failed; ++i) {
     builtins.block = {static_cast<unsigned>(order[i] % grid.x),
                       static_cast<unsigned>(order[i] / grid.x % grid.y),
                       static_cast<unsigned>(order[i] / grid.x / grid.y)};
     run_block();
   }
+  runs_grid = false;
   std::free(shared);
   device.shared = nullptr;
 }
 
 unsigned lane() { return device.current->id % 32; }
 void enter_kernel(bool is_inside) { device.current->is_inside = is_inside; }
-bool is_in_kernel() { return device.current != nullptr && device.current != &device.main; }
+bool is_in_kernel() {
+  return runs_grid && device.current != nullptr && device.current != &device.main;
+}
 void* dynamic_shared_bytes() { return device.shared; }
 
 void touch(const void* address, size_t bytes, Access access, const void* pc) {
@@ -338,7 +347,7 @@ std::string line_of(const void* pc) {
 }  // namespace detail
 
 EmulationOptions& emulation_options() { return detail::the_options; }
-const EmulationCounters& emulation_counters() { return detail::the_counters; }
+const EmulationCounters& emulation_counters() { return detail::counters; }
 bool has_race_checker() { return detail::observer != nullptr; }
 const std::string& emulation_error() { return detail::device.error_text; }
 

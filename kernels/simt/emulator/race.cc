@@ -33,8 +33,10 @@ struct Cell {
   Mark reads[2];  ///< the last reader, and the last one of another warp
   bool is_pending = false;
 };
+/// Most pages are cleared or copied whole, and nothing else: one cell says it of all.
 struct Page {
-  Cell cells[kPageBytes / kGranule];
+  Cell whole;  ///< where there are no cells
+  std::unique_ptr<Cell[]> cells;
 };
 struct Range {
   uintptr_t begin, end;
@@ -98,8 +100,12 @@ class RaceChecker final : public Observer {
     const auto first = reinterpret_cast<uintptr_t>(address);
     if (is_in_kernel() && !is_tracked(first, bytes, access, pc)) return;
     const bool is_shared = is_in_kernel() && is_shared_memory(first);
-    for (uintptr_t a = first & ~(kGranule - 1); a < first + bytes; a += kGranule)
-      check(cell(a), a, access, is_shared, pc);
+    for (uintptr_t a = first & ~(kGranule - 1); a < first + bytes;) {
+      Page* const page = whole_page(a, first + bytes);
+      const bool is_uniform = page != nullptr && page->cells == nullptr;
+      check(is_uniform ? page->whole : cell(a), a, access, is_shared, pc);
+      a += is_uniform ? kPageBytes : kGranule;
+    }
   }
   void copy_is_pending(const void* shared, size_t bytes, bool is_pending) override {
     const auto first = reinterpret_cast<uintptr_t>(shared);
@@ -107,36 +113,69 @@ class RaceChecker final : public Observer {
       cell(a).is_pending = is_pending;
   }
   void allocated(const void* address, size_t bytes) override {
+    const Cell fresh{{now_, kNobody, false, nullptr}, {}, false};
     const auto first = reinterpret_cast<uintptr_t>(address);
-    for (uintptr_t a = first; a < first + bytes; a += kGranule)
-      cell(a) = {{now_, kNobody, false, nullptr}, {}, false};
+    for (uintptr_t a = first; a < first + bytes;) {
+      if (Page* const page = whole_page(a, first + bytes); page != nullptr) {
+        *page = {fresh, nullptr};
+        last_index_ = 0;
+        a += kPageBytes;
+      } else {
+        cell(a) = fresh;
+        a += kGranule;
+      }
+    }
   }
   void freed(const void* address, size_t bytes) override {
+    last_allocation_ = {0, 0};
     access(address, bytes, Access::kWrite, nullptr);
+  }
+  void forgotten(const void* address, size_t bytes) override {
+    const auto first = reinterpret_cast<uintptr_t>(address);
+    for (uintptr_t a = first; a < first + bytes;) {
+      if (whole_page(a, first + bytes) != nullptr) {
+        pages_.erase(a / kPageBytes);
+        last_index_ = 0;
+        a += kPageBytes;
+      } else {
+        cell(a) = {};
+        a += kGranule;
+      }
+    }
   }
 
  private:
   Cell& cell(uintptr_t address) {
     const uintptr_t index = address / kPageBytes;
     if (index != last_index_) {
-      auto& page = pages_[index];
-      if (page == nullptr) page = std::make_unique<Page>();
+      constexpr size_t kCells = kPageBytes / kGranule;
+      Page& page = pages_[index];
+      if (page.cells == nullptr) {
+        page.cells = std::make_unique<Cell[]>(kCells);
+        std::fill_n(page.cells.get(), kCells, page.whole);
+      }
       last_index_ = index;
-      last_page_ = page.get();
+      last_cells_ = page.cells.get();
     }
-    return last_page_->cells[address % kPageBytes / kGranule];
+    return last_cells_[address % kPageBytes / kGranule];
+  }
+  /// The page that begins at the address, where it ends before `end`; null elsewhere.
+  Page* whole_page(uintptr_t address, uintptr_t end) {
+    if (address % kPageBytes != 0 || end - address < kPageBytes) return nullptr;
+    return &pages_[address / kPageBytes];
   }
   bool is_shared_memory(uintptr_t address) const {
     return shared_.has(address) || std::any_of(writable_.begin(), writable_.end(),
                                                [&](const Range& r) { return r.has(address); });
   }
   /// The allocation that holds the address, {0, 0} if none does.
-  static std::pair<uintptr_t, size_t> allocation_of(uintptr_t address) {
+  std::pair<uintptr_t, size_t> allocation_of(uintptr_t address) const {
+    if (address - last_allocation_.first < last_allocation_.second) return last_allocation_;
     auto above = device.allocations.upper_bound(address);
     if (above == device.allocations.begin()) return {0, 0};
     --above;
     if (address >= above->first + above->second) return {0, 0};
-    return {above->first, above->second};
+    return last_allocation_ = {above->first, above->second};
   }
 
   /// False where nothing is to be remembered of this access, or it has been reported.
@@ -176,10 +215,17 @@ class RaceChecker final : public Observer {
            warps_[thread / 32].known[thread % 32][before.thread % 32] >= before.time;
   }
   const StreamOperation& operation_at(uint32_t time) const {
-    auto above =
-        std::upper_bound(operations_.begin(), operations_.end(), time,
-                         [](uint32_t t, const StreamOperation& o) { return t < o.first_time; });
-    return *--above;
+    const auto is_in = [&](size_t operation) {
+      return operations_[operation].first_time <= time &&
+             (operation + 1 == operations_.size() || time < operations_[operation + 1].first_time);
+    };
+    if (!is_in(last_operation_)) {
+      const auto above =
+          std::upper_bound(operations_.begin(), operations_.end(), time,
+                           [](uint32_t t, const StreamOperation& o) { return t < o.first_time; });
+      last_operation_ = static_cast<size_t>(above - operations_.begin()) - 1;
+    }
+    return operations_[last_operation_];
   }
 
   void check(Cell& c, uintptr_t address, Access access, bool is_shared, const void* pc) {
@@ -257,9 +303,12 @@ class RaceChecker final : public Observer {
   std::vector<Range> writable_, constant_;
   std::vector<WarpOrder> warps_;
   std::vector<StreamOperation> operations_{{0, 0, 0, {}, "start"}};
-  std::unordered_map<uintptr_t, std::unique_ptr<Page>> pages_;
+  std::unordered_map<uintptr_t, Page> pages_;
   uintptr_t last_index_ = 0;
-  Page* last_page_ = nullptr;
+  Cell* last_cells_ = nullptr;  ///< of that page
+  // What was looked for last: most accesses are near each other.
+  mutable std::pair<uintptr_t, size_t> last_allocation_{0, 0};
+  mutable size_t last_operation_ = 0;
 };
 
 RaceChecker& checker() {
@@ -309,4 +358,22 @@ extern "C" void __tsan_func_entry(void*) {}
 extern "C" void __tsan_func_exit() {}
 extern "C" void __tsan_vptr_update(void**, void*) {}
 extern "C" void __tsan_vptr_read(void**) {}
+// Of host code in such a file: kernels have atomics of their own.
+extern "C" uint32_t __tsan_atomic32_load(const volatile uint32_t* address, int /*order*/) {
+  return __atomic_load_n(address, __ATOMIC_SEQ_CST);
+}
+extern "C" uint32_t __tsan_atomic32_fetch_add(volatile uint32_t* address, uint32_t value,
+                                              int /*order*/) {
+  return __atomic_fetch_add(address, value, __ATOMIC_SEQ_CST);
+}
+extern "C" uint32_t __tsan_atomic32_fetch_sub(volatile uint32_t* address, uint32_t value,
+                                              int /*order*/) {
+  return __atomic_fetch_sub(address, value, __ATOMIC_SEQ_CST);
+}
+extern "C" uint8_t __tsan_atomic8_load(const volatile uint8_t* address, int /*order*/) {
+  return __atomic_load_n(address, __ATOMIC_SEQ_CST);
+}
+extern "C" void __tsan_atomic8_store(volatile uint8_t* address, uint8_t value, int /*order*/) {
+  __atomic_store_n(address, value, __ATOMIC_SEQ_CST);
+}
 // NOLINTEND(bugprone-reserved-identifier, readability-identifier-naming)

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -30,6 +31,12 @@
 #define SIMT_ASAN 0
 #endif
 
+/// Begins a function of CUDA's runtime, which a test may let fail.
+#define SIMT_CALL(function)                                                                      \
+  const ::trainyard::simt::LibraryCall call(#function);                                          \
+  if (const cudaError_t fault = ::trainyard::simt::detail::error_of(call); fault != cudaSuccess) \
+  return fault
+
 namespace trainyard::simt::detail {
 
 inline constexpr unsigned char kPoison = 0xff;  ///< new memory: a NaN in fp32 and in bf16
@@ -51,6 +58,8 @@ class Observer {
   virtual void copy_is_pending(const void* shared, size_t bytes, bool is_pending) = 0;
   virtual void allocated(const void* address, size_t bytes) = 0;
   virtual void freed(const void* address, size_t bytes) = 0;
+  /// Nothing that was done to this memory has an order with what comes: all of it is over.
+  virtual void forgotten(const void* address, size_t bytes) = 0;
 };
 extern Observer* observer;
 
@@ -85,7 +94,7 @@ struct Device {
   std::mt19937_64 random;
   uint64_t seeded_with = 0;
   std::string error_text;
-  cudaError_t sticky = cudaSuccess, last = cudaSuccess;
+  cudaError_t sticky = cudaSuccess;
 
   // The block that runs.
   Fiber main;
@@ -107,8 +116,13 @@ struct Device {
   bool has_failed = false;
 
   std::map<uintptr_t, size_t> allocations;
+  std::map<uintptr_t, size_t> host_allocations;
+  /// Freed while addresses were not reused.
+  std::vector<std::unique_ptr<void, decltype(&std::free)>> retired;
 };
 extern Device device;
+/// CUDA keeps it by thread of the host.
+extern thread_local cudaError_t last_error;
 using Lock = std::lock_guard<std::recursive_mutex>;
 
 bool is_random();
@@ -117,6 +131,7 @@ size_t draw(size_t count);
 cudaError_t refuse(cudaError_t error, const std::string& text, bool is_sticky = false);
 
 // block.cc
+extern EmulationCounters counters;
 void run_grid(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes,
               const std::function<void()>& body);
 bool is_in_kernel();
@@ -136,6 +151,13 @@ void complete_meetings_without(uint32_t warp);
 void carry_out(const Copy& copy);
 /// stream.cc: one more operation of a stream, or of the graph that it captures.
 cudaError_t enqueue(cudaStream_t stream, const char* what, std::function<void()> run);
+/// faults.cc: the GPU of the calling thread.
+extern thread_local int current_device;
+/// An error where the calling function, of CUDA's runtime, is to fail.
+cudaError_t error_of(const LibraryCall& call);
+/// graph.cc: an error where a capture forbids the calling thread what waits for the device or
+/// allocates; the capture is broken then.
+cudaError_t refuse_in_capture(const char* what);
 /// memory.cc: under AddressSanitizer the host may not touch device memory but in an operation.
 void hide_memory(bool is_hidden);
 

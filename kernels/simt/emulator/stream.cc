@@ -1,66 +1,29 @@
-// Streams, events and graphs. A stream is a queue: seed 0 runs an operation as it is enqueued, any
+// Streams and events. A stream is a queue: seed 0 runs an operation as it is enqueued, any
 // other seed runs operations in any order that streams and events allow, when somebody waits.
 
 #include <algorithm>
 #include <chrono>
-#include <deque>
 
-#include "kernels/simt/emulator/state.h"
+#include "kernels/simt/emulator/streams.h"
 
-using trainyard::simt::detail::Clock;
 using trainyard::simt::detail::device;
+using trainyard::simt::detail::last_error;
 using trainyard::simt::detail::Lock;
 using trainyard::simt::detail::refuse;
 
-struct SimtEvent {
-  struct Record {
-    bool is_done = false;
-    Clock clock;
-    std::chrono::steady_clock::time_point time;
-  };
-  std::shared_ptr<Record> last;
-  SimtGraph* captured_in = nullptr;
-};
-
-namespace {
-
-struct Operation {
-  const char* what;
-  std::function<void()> run;
-  std::shared_ptr<SimtEvent::Record> waits_for, records;
-  Clock host;
-};
-
-}  // namespace
-
-struct SimtStream {
-  uint32_t id = 0;
-  std::deque<Operation> queue;
-  Clock clock;
-  SimtGraph* captures = nullptr;  ///< a graph under capture that this stream has begun or joined
-};
-
-/// Operations in the order of their capture, which is one of the orders that the graph allows.
-struct SimtGraph {
-  SimtStream* origin = nullptr;
-  std::vector<Operation> operations;
-};
-
 namespace trainyard::simt::detail {
-namespace {
 
-struct Streams {
-  std::vector<std::unique_ptr<SimtStream>> all;
-  uint32_t created = 0;
-  Clock host;  ///< what the host has waited for
-};
 Streams streams;
+
+namespace {
 
 void run_now(const Operation& operation, SimtStream& stream) {
   if (device.sticky != cudaSuccess) return;
   if (observer != nullptr) observer->operation_begins(operation.what, stream.id, stream.clock);
   hide_memory(false);
+  const SimtStream* const outer = std::exchange(streams.running, &stream);
   operation.run();
+  streams.running = outer;
   hide_memory(true);
 }
 
@@ -113,10 +76,8 @@ cudaError_t enqueue(cudaStream_t stream, const char* what, std::function<void()>
   }
   if (device.sticky != cudaSuccess) return device.sticky;
   Operation operation{what, std::move(run), std::move(waits_for), std::move(records), streams.host};
-  if (stream->captures != nullptr) {
-    if (operation.run != nullptr) stream->captures->operations.push_back(std::move(operation));
-    return cudaSuccess;
-  }
+  plan_fault(operation);
+  if (stream->captures != nullptr) return capture(*stream, std::move(operation));
   stream->queue.push_back(std::move(operation));
   if (!is_random()) {
     run_until([] { return false; });
@@ -132,6 +93,7 @@ cudaError_t enqueue(cudaStream_t stream, const char* what, std::function<void()>
 
 cudaError_t enqueue_launch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes,
                            cudaStream_t stream, std::function<void()> body) {
+  SIMT_CALL(cudaLaunchKernel);
   const Lock lock(device.mutex);
   const uint64_t threads = uint64_t{block.x} * block.y * block.z;
   if (threads == 0 || threads > 1024 || block.z > 64 || grid.x == 0 || grid.y == 0 || grid.z == 0 ||
@@ -153,9 +115,33 @@ cudaError_t enqueue_launch(const void* kernel, dim3 grid, dim3 block, size_t sha
 
 namespace trainyard::simt {
 
+class Gate : public SimtEvent::Record {};
+
+std::shared_ptr<Gate> make_gate() { return std::make_shared<Gate>(); }
+void join_gate(Gate& gate) {
+  const Lock lock(device.mutex);
+  detail::join(gate.clock, detail::streams.running->clock);
+}
+void open_gate(Gate& gate) {
+  const Lock lock(device.mutex);
+  gate.is_done = true;
+}
+cudaError_t enqueue_work(cudaStream_t stream, const char* what, std::function<void()> work,
+                         std::shared_ptr<Gate> gate) {
+  return detail::enqueue(stream, what, std::move(work), std::move(gate), nullptr);
+}
+void touch_device(const void* address, size_t bytes, bool writes) {
+  detail::touch(address, bytes, writes ? detail::Access::kWrite : detail::Access::kRead, nullptr);
+}
+
+bool has_failed() {
+  const Lock lock(device.mutex);
+  return device.sticky != cudaSuccess;
+}
+
 void reset_emulation() {
   const Lock lock(device.mutex);
-  device.sticky = device.last = cudaSuccess;
+  device.sticky = last_error = cudaSuccess;
   device.error_text.clear();
   device.has_failed = false;
   for (const auto& stream : detail::streams.all)
@@ -164,66 +150,76 @@ void reset_emulation() {
 
 }  // namespace trainyard::simt
 
+using trainyard::simt::detail::break_capture;
 using trainyard::simt::detail::enqueue;
+using trainyard::simt::detail::note_endless_wait;
+using trainyard::simt::detail::refuse_captured;
+using trainyard::simt::detail::refuse_in_capture;
 using trainyard::simt::detail::run_until;
 using trainyard::simt::detail::streams;
 
-const char* cudaGetErrorString(cudaError_t error) {
-  switch (error) {
-    case cudaSuccess:
-      return "no error";
-    case cudaErrorInvalidValue:
-      return "invalid argument";
-    case cudaErrorMemoryAllocation:
-      return "out of memory";
-    case cudaErrorInvalidConfiguration:
-      return "invalid configuration argument";
-    case cudaErrorInvalidResourceHandle:
-      return "invalid resource handle";
-    case cudaErrorNotReady:
-      return "device not ready";
-    case cudaErrorIllegalAddress:
-      return "an illegal memory access was encountered";
-    case cudaErrorLaunchFailure:
-      return "unspecified launch failure";
-    case cudaErrorStreamCaptureUnsupported:
-      return "operation not permitted when stream is capturing";
-    case cudaErrorStreamCaptureUnjoined:
-      return "dependency created on uncaptured work";
-  }
-  return "unknown error";
-}
-cudaError_t cudaGetLastError() {
-  const Lock lock(device.mutex);
-  const cudaError_t error = device.sticky != cudaSuccess ? device.sticky : device.last;
-  device.last = cudaSuccess;
-  return error;
+namespace {
+
+/// CUDA keeps that as the thread's last error, for whoever asks next.
+cudaError_t not_ready() { return last_error = cudaErrorNotReady; }
+
+void finish(SimtStream& stream) {
+  run_until([&] { return stream.queue.empty(); });
+  trainyard::simt::detail::join(streams.host, stream.clock);
 }
 
+}  // namespace
+
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  SIMT_CALL(cudaStreamCreateWithFlags);
   const Lock lock(device.mutex);
   streams.all.push_back(std::make_unique<SimtStream>());
   *stream = streams.all.back().get();
   (*stream)->id = streams.created++;
   return cudaSuccess;
 }
+/// Any order that is allowed is taken anyway.
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
+  SIMT_CALL(cudaStreamCreateWithPriority);
+  return cudaStreamCreateWithFlags(stream, flags);
+}
+cudaError_t cudaDeviceGetStreamPriorityRange(int* lowest, int* highest) {
+  SIMT_CALL(cudaDeviceGetStreamPriorityRange);
+  *lowest = 0;
+  *highest = -5;
+  return cudaSuccess;
+}
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  SIMT_CALL(cudaStreamSynchronize);
   const Lock lock(device.mutex);
   if (stream->captures != nullptr) {
-    return refuse(cudaErrorStreamCaptureUnsupported, "cudaStreamSynchronize during capture");
+    return break_capture(*stream->captures, cudaErrorStreamCaptureUnsupported,
+                         "cudaStreamSynchronize during a capture");
   }
-  run_until([&] { return stream->queue.empty(); });
-  trainyard::simt::detail::join(streams.host, stream->clock);
+  finish(*stream);
+  if (!stream->queue.empty()) note_endless_wait();
   return device.sticky;
 }
+/// Waits for nothing; CUDA frees a stream whose work is not done once it is.
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  SIMT_CALL(cudaStreamDestroy);
   const Lock lock(device.mutex);
-  const cudaError_t error = cudaStreamSynchronize(stream);
+  if (stream->captures == nullptr) finish(*stream);
+  const cudaError_t error =
+      stream->captures != nullptr ? cudaStreamSynchronize(stream) : device.sticky;
+  if (stream->captures != nullptr && stream->captures->origin == stream) {
+    trainyard::simt::detail::drop_capture(*stream->captures);
+  }
   std::erase_if(streams.all, [&](const auto& s) { return s.get() == stream; });
   return error;
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  SIMT_CALL(cudaStreamQuery);
   const Lock lock(device.mutex);
+  if (stream->captures != nullptr) {
+    return break_capture(*stream->captures, cudaErrorStreamCaptureUnsupported,
+                         "cudaStreamQuery during a capture");
+  }
   if (device.sticky != cudaSuccess) return device.sticky;
   if (stream->queue.empty()) {
     trainyard::simt::detail::join(streams.host, stream->clock);
@@ -231,106 +227,100 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
   }
   bool is_first = true;
   run_until([&] { return !std::exchange(is_first, false); });
-  return cudaErrorNotReady;
+  return not_ready();
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  SIMT_CALL(cudaStreamWaitEvent);
   const Lock lock(device.mutex);
-  if (event->captured_in != nullptr) {  // joins the capture, behind all it has so far
-    stream->captures = event->captured_in;
-    return cudaSuccess;
-  }
+  if (event->captured_in != 0) return trainyard::simt::detail::join_capture(*stream, *event);
   if (event->last == nullptr) return cudaSuccess;  // never recorded
   if (stream->captures != nullptr) {
-    return refuse(cudaErrorStreamCaptureUnjoined, "a captured stream waits for uncaptured work");
+    return break_capture(*stream->captures, cudaErrorStreamCaptureIsolation,
+                         "a captured stream waits for uncaptured work");
   }
   return enqueue(stream, "wait", nullptr, event->last, nullptr);
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  SIMT_CALL(cudaEventCreateWithFlags);
   *event = new SimtEvent;
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  SIMT_CALL(cudaEventDestroy);
   delete event;
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  SIMT_CALL(cudaEventRecord);
   const Lock lock(device.mutex);
-  event->captured_in = stream != nullptr ? stream->captures : nullptr;
-  if (event->captured_in != nullptr) return cudaSuccess;
+  const bool is_captured = stream != nullptr && stream->captures != nullptr;
+  event->captured_in = is_captured ? stream->captures->number : 0;
+  if (is_captured) {
+    event->captured_after = stream->captured;
+    return trainyard::simt::detail::capture(*stream, {.what = "a record of an event"});
+  }
   event->last = std::make_shared<SimtEvent::Record>();
   return enqueue(stream, "record", nullptr, nullptr, event->last);
 }
-cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags) {
+  SIMT_CALL(cudaEventRecordWithFlags);
+  if (flags == 0) return cudaEventRecord(event, stream);
   const Lock lock(device.mutex);
+  if (flags != cudaEventRecordExternal || stream == nullptr || stream->captures == nullptr) {
+    return refuse(cudaErrorInvalidValue,
+                  "cudaEventRecordWithFlags: flags other than External, or outside a capture");
+  }
+  event->captured_in = 0;
+  return trainyard::simt::detail::capture(*stream,
+                                          {.what = "a record of an event", .event = event});
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  SIMT_CALL(cudaEventSynchronize);
+  const Lock lock(device.mutex);
+  if (event->captured_in != 0) return refuse_captured(*event, "cudaEventSynchronize");
   if (event->last == nullptr) return cudaSuccess;
   run_until([&] { return event->last->is_done; });
+  if (!event->last->is_done) note_endless_wait();
   trainyard::simt::detail::join(streams.host, event->last->clock);
   return device.sticky;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
+  SIMT_CALL(cudaEventQuery);
   const Lock lock(device.mutex);
+  if (event->captured_in != 0) return refuse_captured(*event, "cudaEventQuery");
   if (device.sticky != cudaSuccess) return device.sticky;
-  if (event->last != nullptr && !event->last->is_done) return cudaErrorNotReady;
+  if (event->last != nullptr && !event->last->is_done) {
+    bool is_first = true;
+    run_until([&] { return !std::exchange(is_first, false); });
+    return not_ready();
+  }
   if (event->last != nullptr) trainyard::simt::detail::join(streams.host, event->last->clock);
   return cudaSuccess;
 }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) {
+  SIMT_CALL(cudaEventElapsedTime);
   const Lock lock(device.mutex);
+  for (const cudaEvent_t event : {start, end}) {
+    if (event->captured_in != 0) return refuse_captured(*event, "cudaEventElapsedTime");
+  }
   if (start->last == nullptr || end->last == nullptr) {
     return refuse(cudaErrorInvalidResourceHandle, "time between events that were not recorded");
   }
-  if (!start->last->is_done || !end->last->is_done) return cudaErrorNotReady;
+  if (!start->last->is_done || !end->last->is_done) return not_ready();
   *ms = std::chrono::duration<float, std::milli>(end->last->time - start->last->time).count();
   return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() {
+  SIMT_CALL(cudaDeviceSynchronize);
   const Lock lock(device.mutex);
-  for (const auto& stream : streams.all)
-    (void)cudaStreamSynchronize(stream.get());
+  if (const cudaError_t error = refuse_in_capture("cudaDeviceSynchronize"); error != cudaSuccess)
+    return error;
+  for (const auto& stream : streams.all) {
+    if (stream->captures == nullptr) (void)cudaStreamSynchronize(stream.get());
+  }
   return device.sticky;
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
+  SIMT_CALL(cudaLaunchHostFunc);
   return enqueue(stream, "host function", [=] { function(data); });
-}
-
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
-  const Lock lock(device.mutex);
-  if (stream->captures != nullptr) {
-    return refuse(cudaErrorStreamCaptureUnsupported, "a capture within a capture");
-  }
-  stream->captures = new SimtGraph;
-  stream->captures->origin = stream;
-  return cudaSuccess;
-}
-cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
-  const Lock lock(device.mutex);
-  *graph = stream->captures;
-  if (*graph == nullptr || (*graph)->origin != stream) {
-    return refuse(cudaErrorInvalidValue, "cudaStreamEndCapture on a stream that began no capture");
-  }
-  for (const auto& other : streams.all) {
-    if (other->captures == *graph) other->captures = nullptr;
-  }
-  return cudaSuccess;
-}
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
-                                 unsigned long long) {
-  *executable = new SimtGraph(*graph);
-  return cudaSuccess;
-}
-cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
-  const Lock lock(device.mutex);
-  for (const Operation& operation : executable->operations) {
-    const cudaError_t error = enqueue(stream, operation.what, operation.run);
-    if (error != cudaSuccess) return error;
-  }
-  return cudaSuccess;
-}
-cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
-  delete graph;
-  return cudaSuccess;
-}
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
-  delete executable;
-  return cudaSuccess;
 }

@@ -23,12 +23,14 @@ void complete(uint32_t warp_index, Meeting& meeting) {
   }
 }
 
+/// Most texts are the same literal.
+bool is_same(const char* a, const char* b) { return a == b || std::strcmp(a, b) == 0; }
+
 /// The warp's unfinished operation that this lane belongs to, or a new one.
 Meeting& find_or_open(Warp& warp, const char* kind, Site site, uint32_t mask) {
   for (Meeting* const open : warp.open) {
-    if (open->site.line == site.line && std::strcmp(open->kind, kind) == 0 &&
-        std::strcmp(open->site.file, site.file) == 0 && open->mask == mask &&
-        (open->present >> lane() & 1U) == 0) {
+    if (open->site.line == site.line && open->mask == mask && (open->present >> lane() & 1U) == 0 &&
+        is_same(open->kind, kind) && is_same(open->site.file, site.file)) {
       return *open;
     }
   }

@@ -48,7 +48,7 @@ constexpr Change kChanges[] = {
     {T, R"({"spec": {"checkpointPolicy": {"maxAgeSeconds": 60}}})", "spec.checkpointPolicy.maxAgeSeconds", When::kSuspended},
     {T, R"({"spec": {"successPolicy": {"rules": [{"succeededCount": 1}]}}})", "spec.successPolicy", When::kSuspended},
     {T, R"({"spec": {"rendezvous": {"port": 29501}}})", "spec.rendezvous", When::kSuspended},
-    {T, R"({"spec": {"spares": {"mode": "Cold"}}})", "spec.spares", When::kSuspended},
+    {E, R"({"spec": {"spares": {"count": 1}, "failurePolicy": {"restartStrategy": "InPlace"}}})", "spec.spares", When::kSuspended},
 
     {T, R"({"spec": {"template": {"spec": {"containers": [{"name": "trainer", "image": "registry.example/trainer:2", "command": ["train"]}]}}}})", "spec.template", When::kSuspendedWithoutPods},
     {T, R"({"spec": {"template": {"spec": {"priorityClassName": "high"}}}})", "spec.template", When::kSuspendedWithoutPods},
@@ -152,6 +152,19 @@ TEST_F(ChangeTest, OfASuspendedJobWithoutPodsAreMany) {
     judge(base, {When::kAlways, When::kSuspended, When::kSuspendedWithoutPods});
     remove();
   }
+}
+
+TEST_F(ChangeTest, TheDefaultThatAnEarlierServerWroteIsNoChange) {
+  make_new(E, false);
+  must({"patch", "tj", "job", "--type=merge", "-p",
+        R"({"spec": {"engine": {"numerics": {"grainTokens": 128}}}})"});
+  set_status({{"nodes", {{"active", 2}}}, {"membership", {{"generation", 1}}}});
+  must({"patch", "tj", "job", "--type=merge", "-p",
+        R"({"spec": {"engine": {"numerics": {"grainTokens": 0}}}})"});
+  EXPECT_NE(kubectl({"patch", "tj", "job", "--type=merge", "-p",
+                     R"({"spec": {"engine": {"numerics": {"grainTokens": 128}}}})"})
+                .exit_code,
+            0);
 }
 
 TEST_F(ChangeTest, AnElasticJobScalesWhileItRuns) {

@@ -106,11 +106,13 @@ TEST_F(CrdTest, ADryRunIsJudgedAndLeavesNothing) {
 
 TEST_F(CrdTest, ExplainDescribesFields) {
   EXPECT_THAT(must({"explain", "tj.spec.numProcPerNode"}),
-              HasSubstr("Ranks of a pod, or auto: one for each device. From 1 to 1024, or auto."));
+              HasSubstr("in resources.limits, at least 1. From 1 to 1024, or auto."));
   const std::string policy = must({"explain", "trainingjob.spec.failurePolicy", "--recursive"});
   EXPECT_THAT(policy, ContainsRegex("maxRestarts\t<integer>"));
   EXPECT_THAT(policy, HasSubstr("enum: RecreateAll, ReplacePod"));
   EXPECT_THAT(must({"explain", "tj.status.restarts.classes.recent"}), HasSubstr("oldest first"));
+  EXPECT_THAT(must({"explain", "trainingjob.spec.engine.parallelism"}),
+              HasSubstr("Planned: refused as yet"));
 }
 
 TEST_F(CrdTest, NamesColumnsAndCategory) {

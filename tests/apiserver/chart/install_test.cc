@@ -191,8 +191,9 @@ TEST_F(ChartInstallTest, AReleaseFromInstallationToRemoval) {
   EXPECT_THAT(tested.output, HasSubstr("Succeeded"));
   EXPECT_THAT(submitted_, AllOf(HasSubstr("created"), HasSubstr("Complete")));
   EXPECT_TRUE(wait_until([&] {
-    return get({"pod,sa,role,rolebinding,configmap,tj"}).dump().find("trainyard-test") ==
-           std::string::npos;
+    const std::string left = get({"pod,sa,role,rolebinding,tj"}).dump() +
+                             get({"configmap", "--selector", "!trainyard.dev/ledgers"}).dump();
+    return left.find("trainyard-test") == std::string::npos;
   })) << must({"get", "pod,sa,role,rolebinding,configmap,tj"});
 
   must_with({"apply"}, compliant(job_manifest("mine", 2)).dump());

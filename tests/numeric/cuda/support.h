@@ -11,6 +11,7 @@
 #include "kernels/cuda/ops.h"
 #include "kernels/simt/runtime.h"
 #include "tests/numeric/kernels/support.h"
+#include "tests/support/extent.h"
 #if !defined(TRAINYARD_DEVICE_BUILD)
 #include "kernels/simt/emulation.h"
 #endif
@@ -28,13 +29,17 @@ using reference::Vector;
 /// Half a unit in the last place of bf16, relative; 0 for fp32.
 inline double rounding_of(DType type) { return type == DType::kFloat32 ? 0 : std::ldexp(1.0, -8); }
 
-/// Seeds of the emulation: one, four with TRAINYARD_LONG_TESTS=1. A device has one.
+/// Seeds of the emulation: one, two under AddressSanitizer, of which 0 runs everything in order,
+/// and four with TRAINYARD_LONG_TESTS=1. A device has one, and so has the race checker, which finds
+/// what nothing orders in whatever order it ran.
 inline std::vector<uint64_t> seeds() {
 #if defined(TRAINYARD_DEVICE_BUILD)
   return {0};
 #else
   const char* const is_long = std::getenv("TRAINYARD_LONG_TESTS");  // NOLINT(concurrency-mt-unsafe)
-  if (is_long != nullptr && std::string(is_long) == "1") return {0, 1, 2, 3};
+  if (is_long != nullptr && std::string(is_long) == "1" && !simt::has_race_checker())
+    return {0, 1, 2, 3};
+  if (testing_support::kSanitized) return {0, 1};
   return {1};
 #endif
 }

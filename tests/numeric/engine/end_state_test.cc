@@ -18,21 +18,24 @@ TEST(EndStateTest, IsThePinnedOneAfterThreeAndFiveSteps) {
   std::ifstream file(path);
   ASSERT_TRUE(file) << path << " is missing";
   const nlohmann::json pinned = nlohmann::json::parse(file);
-  for (const int64_t steps : {3, 5}) {
-    const auto result = run_matrix({.ranks = {1},
-                                    .zero_stages = {0},
-                                    .transports = {comm::TransportKind::kLocal},
-                                    .micro_sequences = {4},
-                                    .threads = {2},
-                                    .isas = {kernels::best_isa()},
-                                    .steps = steps},
-                                   {});
-    ASSERT_TRUE(result) << result.error().message;
-    const nlohmann::json& expected = pinned[std::to_string(steps)];
-    EXPECT_EQ(result->hashes.front(),
-              (std::vector<std::string>{expected["fp32"], expected["bf16"]}))
-        << steps << " steps: if bits were meant to change, edit " << path
-        << " and say so in the change log";
+  for (const bool cut : {false, true}) {
+    for (const int64_t steps : {3, 5}) {
+      const auto result = run_matrix({.ranks = {1},
+                                      .zero_stages = {0},
+                                      .transports = {comm::TransportKind::kLocal},
+                                      .micro_sequences = {4},
+                                      .threads = {2},
+                                      .isas = {kernels::best_isa()},
+                                      .steps = steps,
+                                      .cut = cut},
+                                     {});
+      ASSERT_TRUE(result) << result.error().message;
+      const nlohmann::json& expected = pinned[cut ? "cut" : "default"][std::to_string(steps)];
+      EXPECT_EQ(result->hashes.front(),
+                (std::vector<std::string>{expected["fp32"], expected["bf16"]}))
+          << (cut ? "cut, " : "") << steps << " steps: if bits were meant to change, edit " << path
+          << " and say so in the change log";
+    }
   }
 }
 

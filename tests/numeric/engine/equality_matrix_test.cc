@@ -1,8 +1,10 @@
 // One state hash over ways of dividing the states, transports, micro-batch splits, threads and
 // instruction sets, and what must change it. `trainyard matrix` takes more ranks.
 
+#include <algorithm>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -14,7 +16,8 @@
 namespace trainyard::matrix {
 namespace {
 
-void expect_one_hash(const MatrixOptions& options) {
+/// The cells that ran.
+std::vector<Row> expect_one_hash(const MatrixOptions& options) {
   const auto result = run_matrix(options, [](const Row& row) {
     for (const std::string& fault : row.faults) {
       ADD_FAILURE() << row.cell.mesh().dp << " x " << row.cell.mesh().fsdp << ", stage "
@@ -23,20 +26,90 @@ void expect_one_hash(const MatrixOptions& options) {
                     << kernels::name_of(row.cell.cpu.isa) << ": " << fault;
     }
   });
-  ASSERT_TRUE(result) << result.error().message;
+  if (!result) {
+    ADD_FAILURE() << result.error().message;
+    return {};
+  }
   EXPECT_FALSE(result->rows.empty());
   for (const std::vector<std::string>& of_model : result->hashes) {
     if (of_model.size() == 2 && !of_model[0].empty()) {
       EXPECT_NE(of_model[0], of_model[1]) << "bf16 must differ from fp32";
     }
   }
+  return result->rows;
 }
 
 TEST(EqualityMatrixTest, LayoutsTransportsSplitsAndInstructionSetsGiveOneHash) {
   expect_one_hash({.ranks = testing_support::runs_everything() ? std::vector{1, 2, 3, 4, 5, 6}
                                                                : std::vector{1, 2, 4, 5},
                    .chunks = {1},
-                   .layers = {2}});
+                   .layers = {2},
+                   .cut = true});
+}
+
+TEST(EqualityMatrixTest, SoDoSumsThatAreNotCut) {
+  expect_one_hash({.ranks = {1, 3},
+                   .pipelines = {1, 3},
+                   .chunks = {1},
+                   .layers = {2},
+                   .transports = {comm::TransportKind::kLocal},
+                   .steps = 3});
+}
+
+TEST(EqualityMatrixTest, SoDoDecodersOfLlamasKind) {
+  for (const api::ModelFamily family : {api::ModelFamily::kLlama, api::ModelFamily::kQwen3}) {
+    expect_one_hash({.ranks = {1, 3},
+                     .pipelines = {1, 3},
+                     .chunks = {1},
+                     .layers = {2},
+                     .family = family,
+                     .transports = {comm::TransportKind::kLocal},
+                     .micro_sequences = {1, 4},
+                     .threads = {1},
+                     .steps = 2,
+                     .cut = family == api::ModelFamily::kQwen3});
+  }
+}
+
+// Of the FLOPs that a formula counts key by key, too.
+TEST(EqualityMatrixTest, SoDoWindowsAndDocumentsThatSeeNothingOfEachOther) {
+  for (const bool isolate : {false, true}) {
+    expect_one_hash({.ranks = {1, 4},
+                     .zero_stages = {3},
+                     .pipelines = {1, 2},
+                     .chunks = {1},
+                     .layers = {2},
+                     .family = isolate ? api::ModelFamily::kGPT2 : api::ModelFamily::kMistral,
+                     .transports = {comm::TransportKind::kLocal},
+                     .micro_sequences = {1, 4},
+                     .tensors = {2},
+                     .slices = {2},
+                     .contexts = {2},
+                     .steps = 2,
+                     .cut = true,
+                     .window = isolate ? 0 : 11,
+                     .isolate = isolate});
+  }
+}
+
+TEST(EqualityMatrixTest, SoDoRanksThatShareEverySequence) {
+  const std::vector<Row> rows = expect_one_hash({.ranks = {1, 8},
+                                                 .zero_stages = {1, 3},
+                                                 .pipelines = {2},
+                                                 .chunks = {1},
+                                                 .layers = {2},
+                                                 .transports = {comm::TransportKind::kLocal},
+                                                 .isas = {kernels::best_isa()},
+                                                 .contexts = {2, 4},
+                                                 .rings = {3},
+                                                 .steps = 2});
+  EXPECT_TRUE(std::ranges::any_of(rows, [](const Row& row) {
+    return row.cell.context == 2 && row.cell.tensor == 1 && row.cell.mesh().fsdp == 2;
+  }));
+  EXPECT_TRUE(std::ranges::any_of(
+      rows, [](const Row& row) { return row.cell.context == 2 && row.cell.tensor == 2; }));
+  EXPECT_TRUE(std::ranges::any_of(rows, [](const Row& row) { return row.cell.context == 4; }));
+  EXPECT_TRUE(std::ranges::any_of(rows, [](const Row& row) { return row.cell.ring; }));
 }
 
 TEST(EqualityMatrixTest, SeveralStagesOnEachRankGiveTheHashOfOneProcess) {
@@ -97,7 +170,7 @@ std::string hash_of(const api::EngineSpec& spec, const std::vector<int32_t>& str
   return facts ? facts->front().state_hash : "";
 }
 
-TEST(EqualityMatrixTest, OneChangedSampleSeedOrGrainChangesTheHash) {
+TEST(EqualityMatrixTest, OneChangedSampleSeedOrCutChangesTheHash) {
   const api::EngineSpec spec = prime_spec(api::NumberFormat::kFP32);
   const std::vector<int32_t> stream = make_token_stream(4096, spec.model.vocab, 99);
   std::set<std::string> hashes = {hash_of(spec, stream)};
@@ -114,6 +187,20 @@ TEST(EqualityMatrixTest, OneChangedSampleSeedOrGrainChangesTheHash) {
   grain.numerics.grain_tokens = 7;
   hashes.insert(hash_of(grain, stream));
 
+  api::EngineSpec block = spec;
+  block.numerics.key_block = 7;
+  hashes.insert(hash_of(block, stream));
+
+  for (const int64_t chunks : {1, 2, 3}) {
+    api::EngineSpec cut = spec;
+    cut.numerics.tensor_chunks = chunks;
+    hashes.insert(hash_of(cut, stream));
+  }
+
+  api::EngineSpec isolated = spec;
+  isolated.data.documents = api::Documents::kIsolate;
+  hashes.insert(hash_of(isolated, stream));
+
   api::EngineSpec dropout = spec;
   dropout.model.dropout = 0.0;
   hashes.insert(hash_of(dropout, stream));
@@ -121,7 +208,7 @@ TEST(EqualityMatrixTest, OneChangedSampleSeedOrGrainChangesTheHash) {
   api::EngineSpec clip = spec;
   clip.optimizer.gradient_clip = 0;
   hashes.insert(hash_of(clip, stream));
-  EXPECT_EQ(hashes.size(), 6U);
+  EXPECT_EQ(hashes.size(), 11U);
 }
 
 }  // namespace

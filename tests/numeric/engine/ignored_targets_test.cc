@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -196,33 +197,49 @@ class IgnoredTargetsTest : public ::testing::Test {
  protected:
   IgnoredTargetsTest() { spec_.model.dropout = 0; }
 
-  Outcome train(int ranks, int64_t micro_sequences) {
-    spec_.batch.micro_sequences = micro_sequences;
-    std::vector<Outcome> outcomes(static_cast<size_t>(ranks));
-    comm::testing::run_world(comm::TransportKind::kLocal, ranks, [&](comm::Communicator& world) {
-      const auto device = *engine::make_cpu_device();
-      const comm::Groups groups = comm::Groups::of_data_ranks(world);
-      const auto engine =
-          engine::Engine::create({.spec = spec_, .device = device.get(), .groups = &groups});
-      ASSERT_TRUE(engine) << engine.error().message;
-      (*engine)->initialize();
-      Outcome& outcome = outcomes[static_cast<size_t>(world.rank())];
-      engine::States& states = (*engine)->states();
+  /// Runs `rank_main` on each rank of a cell, with a fresh engine.
+  void for_each_rank(const matrix::Cell& cell,
+                     const std::function<void(int rank, engine::Engine& engine)>& rank_main) {
+    spec_.batch.micro_sequences = cell.micro_sequences;
+    spec_.parallelism.zero_stage = cell.zero_stage;
+    spec_.parallelism.shard = cell.shard;
+    spec_.parallelism.pipeline = cell.pipeline;
+    comm::testing::run_world(
+        comm::TransportKind::kLocal, cell.ranks, [&](comm::Communicator& world) {
+          const auto device = *engine::make_cpu_device();
+          const auto groups = comm::Groups::make(world, cell.mesh());
+          ASSERT_TRUE(groups) << groups.error().message;
+          const auto engine = engine::Engine::create(
+              {.spec = spec_, .device = device.get(), .groups = &*groups, .unit_bytes = 64 << 10});
+          ASSERT_TRUE(engine) << engine.error().message;
+          EXPECT_TRUE((*engine)->initialize());
+          rank_main(world.rank(), **engine);
+        });
+  }
+
+  matrix::StreamBatches batches_of(const engine::Engine& engine) const {
+    return {stream_, spec_, engine.groups().data_ranks(), engine.groups().data_rank()};
+  }
+
+  Outcome train(const matrix::Cell& cell) {
+    std::vector<Outcome> outcomes(static_cast<size_t>(cell.ranks));
+    for_each_rank(cell, [&](int rank, engine::Engine& engine) {
+      Outcome& outcome = outcomes[static_cast<size_t>(rank)];
+      engine::States& states = engine.states();
       const auto copy = [&](Tensors& to, const auto& of) {
-        for (const int p : (*engine)->name_order()) {
+        for (const int p : engine.name_order()) {
           const std::span<const float> values = of(p);
-          to[(*engine)->model().params[static_cast<size_t>(p)].name()] = {values.begin(),
-                                                                          values.end()};
+          to[engine.model().params[static_cast<size_t>(p)].name()] = {values.begin(), values.end()};
         }
       };
       copy(outcome.weights, [&](int p) { return states.master(p); });
-      matrix::StreamBatches all(stream_, spec_, ranks, world.rank());
+      matrix::StreamBatches all = batches_of(engine);
       SomeTargets batches(all);
-      const auto report = (*engine)->step(batches);
+      const auto report = engine.step(batches);
       ASSERT_TRUE(report) << report.error().message;
       outcome.report = *report;
       copy(outcome.moments, [&](int p) { return states.m(p); });
-      outcome.hash = to_hex(engine::EngineState(**engine).hash().value());
+      outcome.hash = to_hex(engine::EngineState(engine).hash().value());
     });
     return outcomes[0];
   }
@@ -232,7 +249,7 @@ class IgnoredTargetsTest : public ::testing::Test {
 };
 
 TEST_F(IgnoredTargetsTest, TheGradientIsThatOfTheMeanOverTheOthers) {
-  const Outcome one = train(1, spec_.batch.global_sequences);
+  const Outcome one = train({.micro_sequences = spec_.batch.global_sequences});
   const int64_t length = spec_.data.sequence_length;
   const int64_t rows = spec_.batch.global_sequences * length;
   const std::vector<int32_t> tokens(stream_.begin(), stream_.begin() + rows);
@@ -269,14 +286,86 @@ TEST_F(IgnoredTargetsTest, TheGradientIsThatOfTheMeanOverTheOthers) {
   EXPECT_LE(std::sqrt(difference), 1e-5 * clip * norm);
 }
 
-TEST_F(IgnoredTargetsTest, MicroBatchesAndRanksDoNotChangeTheBits) {
-  const Outcome one = train(1, 11);
-  for (const auto& [ranks, micro_sequences] :
-       std::vector<std::pair<int, int64_t>>{{1, 6}, {1, 3}, {2, 11}, {2, 3}, {3, 2}, {4, 1}}) {
-    const Outcome other = train(ranks, micro_sequences);
-    EXPECT_EQ(other.hash, one.hash) << ranks << " ranks, micro-batches of " << micro_sequences;
-    EXPECT_EQ(other.report.loss, one.report.loss);
-    EXPECT_EQ(other.report.gradient_norm, one.report.gradient_norm);
+TEST_F(IgnoredTargetsTest, LayoutsDoNotChangeTheBits) {
+  const std::vector<matrix::Cell> cells = {
+      {.ranks = 1, .micro_sequences = 6},
+      {.ranks = 1, .micro_sequences = 3},
+      {.ranks = 2, .micro_sequences = 11},
+      {.ranks = 3, .micro_sequences = 2},
+      {.ranks = 4, .micro_sequences = 1},
+      {.ranks = 2, .micro_sequences = 3, .shard = 1, .zero_stage = 0},
+      {.ranks = 2, .micro_sequences = 3, .zero_stage = 2},
+      {.ranks = 4, .micro_sequences = 2, .shard = 2, .zero_stage = 2},
+      {.ranks = 3, .micro_sequences = 2, .zero_stage = 3},
+      {.ranks = 2, .micro_sequences = 2, .pipeline = 2},
+      {.ranks = 4, .micro_sequences = 3, .shard = 1, .zero_stage = 0, .pipeline = 2},
+      {.ranks = 4, .micro_sequences = 2, .zero_stage = 3, .pipeline = 2}};
+  for (const auto compute : {api::NumberFormat::kFP32, api::NumberFormat::kBF16}) {
+    spec_.precision.compute = compute;
+    const Outcome one = train({.micro_sequences = 11});
+    EXPECT_FALSE(one.report.skipped);
+    for (const matrix::Cell& cell : cells) {
+      SCOPED_TRACE(std::to_string(cell.ranks) + " ranks in " + std::to_string(cell.pipeline) +
+                   " stages, ZeRO " + std::to_string(cell.zero_stage) + ", micro-batches of " +
+                   std::to_string(cell.micro_sequences));
+      const Outcome other = train(cell);
+      EXPECT_EQ(other.hash, one.hash);
+      EXPECT_EQ(other.report.loss, one.report.loss);
+      EXPECT_EQ(other.report.gradient_norm, one.report.gradient_norm);
+    }
+  }
+}
+
+/// Leaves out all targets.
+class NoTargets final : public data::MicroBatchSource {
+ public:
+  explicit NoTargets(data::MicroBatchSource& all) : all_(all) {}
+  Result<data::MicroBatch> micro_batch(int index) override {
+    TRAINYARD_ASSIGN(data::MicroBatch batch, all_.micro_batch(index));
+    none_.assign(std::max(none_.size(), batch.targets.size()), -1);
+    batch.targets = std::span(none_).first(batch.targets.size());
+    return batch;
+  }
+  void end_step() override { all_.end_step(); }
+
+ private:
+  data::MicroBatchSource& all_;
+  std::vector<int32_t> none_;
+};
+
+TEST_F(IgnoredTargetsTest, AStepWithoutTargetsIsSkipped) {
+  for (const matrix::Cell& cell :
+       std::vector<matrix::Cell>{{.micro_sequences = 11},
+                                 {.ranks = 2, .micro_sequences = 3, .shard = 1, .zero_stage = 0}}) {
+    for_each_rank(cell, [&](int, engine::Engine& engine) {
+      matrix::StreamBatches all = batches_of(engine);
+      NoTargets none(all);
+      SomeTargets some(all);
+      ASSERT_TRUE(engine.step(some)) << "so that there are moments";
+      const auto states_of = [&] {
+        Vector values;
+        for (const int p : engine.name_order()) {
+          for (const auto& of : {engine.states().master(p), engine.states().m(p)})
+            values.insert(values.end(), of.begin(), of.end());
+        }
+        return values;
+      };
+      const Vector before = states_of();
+      const auto report = engine.step(none);
+      ASSERT_TRUE(report) << report.error().message;
+      EXPECT_TRUE(report->skipped);
+      EXPECT_EQ(report->targets, 0);
+      EXPECT_TRUE(std::isnan(report->loss)) << "of none there is no mean";
+      EXPECT_EQ(report->gradient_norm, 0);
+      EXPECT_EQ(states_of(), before);
+      EXPECT_EQ(engine.steps_done(), 2) << "the batch is consumed";
+      EXPECT_EQ(engine.optimizer().updates(), 1);
+      const auto next = engine.step(some);
+      ASSERT_TRUE(next) << next.error().message;
+      EXPECT_FALSE(next->skipped);
+      EXPECT_TRUE(std::isfinite(next->loss));
+      EXPECT_EQ(engine.optimizer().updates(), 2);
+    });
   }
 }
 

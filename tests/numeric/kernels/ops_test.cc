@@ -31,8 +31,7 @@ TEST_P(OpsTest, LayerNormForward) {
                                     .x = x.data(),
                                     .gamma = gamma.data(),
                                     .beta = beta.data(),
-                                    .y = y.data(),
-                                    .y_type = type,
+                                    .y = {y.data(), type},
                                     .mean = mean.data(),
                                     .rstd = rstd.data()});
       const auto r = reference::layer_norm(kRows, width, doubles(x), doubles(gamma), doubles(beta),
@@ -114,9 +113,8 @@ TEST_P(OpsTest, BiasBackwardReadsStridedRows) {
       OverflowFlag overflow{0};
       kernels().bias_backward({.rows = kRows,
                                .width = width,
-                               .dy = dy.data(),
+                               .dy = {dy.data(), type},
                                .stride = stride,
-                               .dy_type = type,
                                .grains = {sequences, kRows},
                                .quantum_log2 = kQuantum,
                                .d_bias = d_bias.data(),
@@ -139,9 +137,9 @@ TEST_P(OpsTest, Gelu) {
     const std::vector<float> dy = normal(1003, 2);
     Tensor y(type, 1003);
     Tensor dx(type, 1003);
-    kernels().gelu_forward({.count = 1003, .x = x.data(), .y = y.data(), .type = type});
+    kernels().gelu_forward({.count = 1003, .x = {x.data(), type}, .y = {y.data(), type}});
     kernels().gelu_backward(
-        {.count = 1003, .dy = dy.data(), .x = x.data(), .dx = dx.data(), .type = type});
+        {.count = 1003, .dy = dy.data(), .x = {x.data(), type}, .dx = {dx.data(), type}});
     reference::Vector expected_y;
     reference::Vector expected_dx;
     const reference::Vector exact = x.doubles();
@@ -181,8 +179,7 @@ TEST_P(OpsTest, DropoutDrawsWhatTheContractSays) {
                                 .width = width,
                                 .dropout = key,
                                 .dy = x.data(),
-                                .dx = dx.data(),
-                                .dx_type = DType::kBFloat16});
+                                .dx = {dx.data(), DType::kBFloat16}});
     const float scale = 1.0F / (1.0F - key.rate);
     for (int64_t row = 0; row < rows; ++row) {
       for (int64_t i = 0; i < width; ++i) {
@@ -244,9 +241,8 @@ TEST_P(OpsTest, Embedding) {
     kernels().embedding_forward({.rows = rows,
                                  .width = width,
                                  .tokens = tokens.data(),
-                                 .type = DType::kBFloat16,
-                                 .wte = wte_bf16.data(),
-                                 .wpe = wpe_bf16.data(),
+                                 .wte = {wte_bf16.data(), DType::kBFloat16},
+                                 .wpe = {wpe_bf16.data(), DType::kBFloat16},
                                  .y = y.data()});
     EXPECT_TRUE(
         near(doubles(y),
@@ -295,8 +291,7 @@ TEST_P(OpsTest, CrossEntropy) {
                                .logits = logits.data(),
                                .targets = targets.data(),
                                .loss_sum = &loss_sum,
-                               .d_logits = d_logits.data(),
-                               .d_type = type,
+                               .d_logits = {d_logits.data(), type},
                                .overflow = &overflow});
       const auto r = reference::cross_entropy(kRows, kVocab, kPadded, doubles(logits), targets);
       EXPECT_EQ(overflow, 0U);

@@ -21,7 +21,8 @@ struct Sums {
       values.push_back(static_cast<float>(static_cast<double>(sums.back()) * scale));
     }
   }
-  ExactGradient gradient(int64_t at = 0) const { return {sums.data() + at, scale}; }
+  StepGradient gradient(int64_t at = 0) const { return {.sums = sums.data() + at, .scale = scale}; }
+  StepGradient rounded() const { return {.rounded = values.data()}; }
 
   double scale;
   std::vector<int64_t> sums;
@@ -50,11 +51,11 @@ TEST_P(OptimizerTest, AdamWFollowsTheFormulaAndSkips) {
               .v = v.data(),
               .scalars = &scalars};
   const reference::AdamWState before{doubles(p), doubles(m), doubles(v)};
-  kernels().adamw(adamw);
+  kernels().adamw({&adamw, 1});
   EXPECT_EQ(doubles(p), before.parameter);
   EXPECT_EQ(doubles(v), before.v);
   scalars.skip = 0;
-  kernels().adamw(adamw);
+  kernels().adamw({&adamw, 1});
   const auto after = reference::adamw(adamw, scalars, before, doubles(g.values));
   EXPECT_TRUE(near(doubles(p), after.parameter, 1e-7, 3e-7));
   EXPECT_TRUE(near(doubles(m), after.m, 1e-7, 3e-7));
@@ -73,17 +74,42 @@ TEST_P(OptimizerTest, AGradientIsRoundedOnceFromTheDouble) {
   std::vector<float> v = zeros;
   const OptimizerScalars scalars{.clip_scale = 1};
   // Without a past and a clip the first moment is the gradient.
-  kernels().adamw({.count = static_cast<int64_t>(acc.size()),
-                   .beta1 = 0,
-                   .gradient = {acc.data(), scale},
-                   .parameter = p.data(),
-                   .m = m.data(),
-                   .v = v.data(),
-                   .scalars = &scalars});
+  const AdamW update{.count = static_cast<int64_t>(acc.size()),
+                     .beta1 = 0,
+                     .gradient = {.sums = acc.data(), .scale = scale},
+                     .parameter = p.data(),
+                     .m = m.data(),
+                     .v = v.data(),
+                     .scalars = &scalars};
+  kernels().adamw({&update, 1});
   for (size_t i = 0; i < acc.size(); ++i) {
     const auto expected = static_cast<float>(static_cast<double>(acc[i]) * scale);
     EXPECT_EQ(m[i], expected) << acc[i];
   }
+}
+
+TEST_P(OptimizerTest, AGradientThatIsRoundedAlreadyGivesTheSameUpdate) {
+  constexpr int64_t kCount = 1003;
+  const Sums g(normal(kCount, 4));
+  const OptimizerScalars scalars{.clip_scale = 0.37F,
+                                 .learning_rate = 0.01F,
+                                 .bias_correction1 = 5.3F,
+                                 .bias_correction2 = 11.0F};
+  const auto updated = [&](const StepGradient& gradient) {
+    std::vector<float> states = normal(3 * kCount, 1);
+    for (size_t i = 2 * kCount; i < states.size(); ++i)
+      states[i] *= states[i];
+    const AdamW update{.count = kCount,
+                       .weight_decay = 0.1F,
+                       .gradient = gradient,
+                       .parameter = states.data(),
+                       .m = states.data() + kCount,
+                       .v = states.data() + 2 * kCount,
+                       .scalars = &scalars};
+    kernels().adamw({&update, 1});
+    return states;
+  };
+  EXPECT_EQ(updated(g.rounded()), updated(g.gradient()));
 }
 
 using Limbs = std::array<int64_t, kSquareLimbs>;
@@ -135,6 +161,28 @@ TEST_P(OptimizerTest, SumOfSquaresIsExactHoweverItIsCut) {
     EXPECT_TRUE(quanta(limbs) == expected) << "in pieces of " << piece;
   }
   EXPECT_EQ(overflow, 0U);
+}
+
+TEST_P(OptimizerTest, SumOfSquaresLeavesWhatItHasRounded) {
+  const Sums g(normal(2 * 4096 + 777, 1, 1e-3F));
+  // Shares begin where they like.
+  for (const int64_t begin : {0, 1, 77}) {
+    const int64_t count = std::ssize(g.sums) - begin - 5;
+    std::vector<float> rounded(g.sums.size(), -1.0F);
+    std::vector<float> expected = rounded;
+    std::copy_n(g.values.begin() + begin, count, expected.begin() + begin);
+    Limbs of_sums{};
+    kernels().sum_of_squares({.count = count,
+                              .gradient = g.gradient(begin),
+                              .rounded = rounded.data() + begin,
+                              .limbs = of_sums.data()});
+    EXPECT_EQ(rounded, expected) << "from " << begin;
+    Limbs again{};
+    kernels().sum_of_squares(
+        {.count = count, .gradient = {.rounded = rounded.data() + begin}, .limbs = again.data()});
+    EXPECT_TRUE(quanta(again) == quanta(of_sums)) << "from " << begin;
+    EXPECT_GT(quanta(again), 0);
+  }
 }
 
 TEST_P(OptimizerTest, SumOfSquaresLeavesCarriedLimbs) {

@@ -22,6 +22,7 @@
 #include "common/base/unique_fd.h"
 #include "common/proto/coordination.pb.h"
 #include "tests/support/child_process.h"
+#include "tests/support/paths.h"
 #include "tests/support/temporary_directory.h"
 
 namespace trainyard::agent {
@@ -157,7 +158,7 @@ TEST_F(ProcessHostTest, WhatARankLeavesBehindIsEnded) {
   ASSERT_TRUE(start("setsid sleep 1000 & exit 0"));
   ASSERT_TRUE(serve_to_the_end());
   ASSERT_EQ(testing_support::processes_with(mark_).size(), 1u) << "the daemon is adopted";
-  end_adopted_children(kDeadline);
+  EXPECT_TRUE(end_adopted_children(kDeadline));
   EXPECT_THAT(testing_support::processes_with(mark_), IsEmpty());
 }
 
@@ -165,15 +166,44 @@ TEST_F(ProcessHostTest, WhatARankHasStartedMayNotHoldItsEndUpByWriting) {
   ASSERT_TRUE(start("yes & exit 3"));
   ASSERT_TRUE(serve_to_the_end());
   EXPECT_EQ(ends_[0].exit_code, 3);
-  end_adopted_children(kDeadline);
+  EXPECT_TRUE(end_adopted_children(kDeadline));
 }
 
 TEST_F(ProcessHostTest, RanksDieWithTheirHost) {
   ASSERT_TRUE(start("while :; do sleep 0.05; done"));
   ASSERT_EQ(testing_support::processes_with(mark_).empty(), false);
   host_.reset();
-  end_adopted_children(kDeadline);
+  EXPECT_TRUE(end_adopted_children(kDeadline));
   EXPECT_THAT(testing_support::processes_with(mark_), IsEmpty());
+}
+
+TEST_F(ProcessHostTest, AnErrorOfAGpuExplainsOnlyRanksThatMayUseOne) {
+  const std::filesystem::path gpus = folder_.path() / "gpus";
+  std::ofstream(gpus) << "count 1\n0.name NVIDIA H200\n";
+  ::setenv("TRAINYARD_FAKE_NVML", gpus.c_str(), 1);  // NOLINT(concurrency-mt-unsafe): alone
+  const auto watch =
+      GpuWatch::start(std::vector{testing_support::build_path("tests/libtrainyard-fake-nvml.so")});
+  ASSERT_TRUE(watch) << watch.error().message;
+  AgentOptions options;
+  options.pod_dir = folder_.path();
+  options.worker = folder_.path() / "rank";
+  std::ofstream(options.worker) << "#!/bin/sh\nread line <&4\nexit 70\n";
+  std::filesystem::permissions(options.worker, std::filesystem::perms::owner_all);
+  for (const api::DeviceKind device :
+       {api::DeviceKind::kCpu, api::DeviceKind::kAuto, api::DeviceKind::kCuda}) {
+    ends_.clear();
+    options.device = device;
+    host_ = std::make_unique<ProcessHost>(options, std::vector<std::string>{"PATH=/usr/bin:/bin"},
+                                          watch->get());
+    ASSERT_TRUE(host_->start({.rank = 0, .world_size = 1, .generation = 2}));
+    const size_t before = (*watch)->errors();
+    std::ofstream(gpus, std::ios::app) << "xid 0 79\n";
+    ASSERT_TRUE(serve_until([&] { return (*watch)->errors() > before; }));
+    host_->send(0, "end\n");
+    ASSERT_TRUE(serve_to_the_end());
+    EXPECT_EQ(ends_[0].gpu.words.empty(), device == api::DeviceKind::kCpu) << ends_[0].gpu.words;
+  }
+  ::unsetenv("TRAINYARD_FAKE_NVML");  // NOLINT(concurrency-mt-unsafe): alone
 }
 
 TEST_F(ProcessHostTest, LookupIsExecvps) {

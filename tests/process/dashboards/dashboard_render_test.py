@@ -28,7 +28,7 @@ VALUES = {
     "stage": ["data_wait", "forward", "backward", "collective_wait", "pipeline_wait", "optimizer", "checkpoint", "other"],
     "operation": ["all_reduce", "reduce_scatter", "all_gather"], "purpose": ["parameters", "optimizer", "gradients", "activations"],
     "controller": ["trainingjob"], "name": ["trainingjob", "trainyard-operator"], "code": ["200", "409", "503"], "method": ["GET", "POST", "PUT"],
-    "host": ["10.0.0.1:443"], "kind": ["TrainingJob", "Pod", "Node"], "version": ["1"], "layout": ["dp 2 x shard 2, ZeRO-3"], "reason": ["timeout"], "le": ["0.1", "0.2", "0.4", "+Inf"],
+    "host": ["10.0.0.1:443"], "kind": ["TrainingJob", "Pod", "Node"], "version": ["1"], "gpu": ["0", "1"], "uuid": ["GPU-a"], "xid": ["31", "79"], "layout": ["dp 2 x shard 2, ZeRO-3"], "reason": ["timeout"], "le": ["0.1", "0.2", "0.4", "+Inf"],
 }
 JOBS = [{"trainer_namespace": "team", "trainer_job": name} for name in ("big", "small")]
 

@@ -51,9 +51,19 @@ class DashboardOfARunTest(unittest.TestCase):
         with (self.folder / "out").open("w") as out:
             self.run_process = subprocess.Popen(
                 [BIN / "trainyard", "run", self.folder / "job.yaml", "--run-dir", self.folder / "run", "--metrics-address", "127.0.0.1:0"], stdout=out, stderr=out,
-                env=os.environ | {"TRAINYARD_METRICS_ADDRESS": "127.0.0.1:0"})
+                env=os.environ | {"TRAINYARD_METRICS_ADDRESS": "127.0.0.1:0", "LD_LIBRARY_PATH": str(self.make_gpu()),
+                                  "TRAINYARD_FAKE_NVML": str(self.folder / "gpus")})
 
         self.addCleanup(self.end_run)
+
+    def make_gpu(self):
+        """The folder of a management library that tells of one GPU (tests/support/fake_nvml.cc)."""
+        libraries = self.folder / "lib"
+        libraries.mkdir()
+        (libraries / "libnvidia-ml.so.1").symlink_to(BIN.parent / "tests/libtrainyard-fake-nvml.so")
+        (self.folder / "gpus").write_text("0.name GPU\n0.uuid U\n0.used 1000\n0.total 2000\n0.utilization 50\n0.temperature 60\n0.power 300000\n"
+                                          "0.power_limit 700000\n0.clock 1980\n0.throttle 0x20\n0.ecc_corrected 1\n0.ecc_uncorrected 0\nxid 0 13\n")
+        return libraries
 
     def end_run(self):
         self.run_process.send_signal(signal.SIGINT)

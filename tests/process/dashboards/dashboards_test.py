@@ -22,7 +22,8 @@ from dashboards import queries, units  # noqa: E402
 FOLDER = reference.ROOT / "charts/trainyard/files/dashboards"
 KINDS = {"row", "stat", "timeseries", "bargauge", "state-timeline"}
 # Grafana's names (https://github.com/grafana/grafana: packages/grafana-data, valueFormats/categories).
-UNITS = {"none", "short", "locale", "percentunit", "s", "dtdurations", "bytes", "Bps", "ops", "reqps", "sci"}
+UNITS = {"none", "short", "locale", "percentunit", "s", "dtdurations", "bytes", "Bps", "ops", "reqps", "sci", "watt", "hertz",
+         "celsius"}
 VARIABLES = {"namespace": "team-1", "job": "big"}
 # Series of Prometheus' own.
 OWN_SERIES = {"ALERTS"}

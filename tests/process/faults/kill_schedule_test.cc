@@ -118,6 +118,7 @@ struct KillLayout {
   std::string parallelism;
   int64_t first_seed = 0;
   int64_t short_seeds = 2;
+  std::string numerics = "{}";  ///< of one rank, too: what the bits of these groups depend on
 };
 
 void PrintTo(const KillLayout& layout, std::ostream* out) { *out << layout.name; }
@@ -132,12 +133,13 @@ std::string replaced(std::string text, const std::string& old, const std::string
 TEST_P(KillScheduleLayoutTest, TheSameBitsExactCountsAndNothingLeft) {
   const KillLayout& layout = GetParam();
   // A layer per stage. The undisturbed run has one rank, and the same bits.
+  const std::string steps = "    steps: 150\n";
   std::string manifest = replaced(kKillManifest, "layers: 1", "layers: 4");
+  manifest = replaced(manifest, steps, steps + "    numerics: " + layout.numerics + "\n");
   ASSERT_NO_FATAL_FAILURE(prepare(manifest));
   manifest = replaced(manifest, "numNodes: 1", "numNodes: " + std::to_string(layout.shape.nodes));
   manifest = replaced(manifest, "numProcPerNode: 1",
                       "numProcPerNode: " + std::to_string(layout.shape.ranks_per_node));
-  const std::string steps = "    steps: 150\n";
   write("job.yaml",
         replaced(manifest, steps, steps + "    parallelism: " + layout.parallelism + "\n"));
   carry_out_all(layout.first_seed, testing_support::runs_everything() ? 40 : layout.short_seeds,
@@ -150,7 +152,20 @@ INSTANTIATE_TEST_SUITE_P(
                       KillLayout{"Dp3Shard2", {3, 2}, "{shard: 2, zeroStage: 3}", 30'000},
                       KillLayout{"Pp2Dp2", {2, 2}, "{pipeline: 2, zeroStage: 0}", 40'000},
                       KillLayout{
-                          "Pp4", {2, 2}, "{pipeline: 4, pipelineSchedule: ZeroBubbleH1}", 50'000}),
+                          "Pp4", {2, 2}, "{pipeline: 4, pipelineSchedule: ZeroBubbleH1}", 50'000},
+                      KillLayout{"Tp2Dp2", {2, 2}, "{tensor: 2}", 60'000, 2, "{tensorChunks: 2}"},
+                      KillLayout{"Tp2Pp2",
+                                 {2, 2},
+                                 "{tensor: 2, pipeline: 2, sequenceParallel: true}",
+                                 70'000,
+                                 2,
+                                 "{tensorChunks: 2, grainTokens: 8}"},
+                      KillLayout{"Cp2Shard2",
+                                 {2, 2},
+                                 "{context: 2, shard: 2, zeroStage: 3}",
+                                 80'000,
+                                 2,
+                                 "{grainTokens: 4}"}),
     [](const auto& layout) { return layout.param.name; });
 
 std::string name_of_seeds(const ::testing::TestParamInfo<Seeds>& seeds) {

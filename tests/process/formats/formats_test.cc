@@ -85,7 +85,7 @@ class FormatsTest : public testing::TestWithParam<std::string> {
     const auto history = cli::read_history(run, 0);
     if (!history) ADD_FAILURE() << history.error().message;
     for (const cli::HistoryPoint& point : history ? history->points : cli::History().points)
-      points.push_back({point.step, point.loss});
+      points.push_back({point.step, point.loss.value_or(0)});
     return points;
   }
 
@@ -124,7 +124,7 @@ class FormatsTest : public testing::TestWithParam<std::string> {
   const testing_support::TemporaryDirectory folder_;
   json expected_;
 };
-INSTANTIATE_TEST_SUITE_P(Kept, FormatsTest, testing::Values("v1"),
+INSTANTIATE_TEST_SUITE_P(Kept, FormatsTest, testing::Values("v1", "v2"),
                          [](const auto& version) { return version.param; });
 
 TEST_P(FormatsTest, ADataSetIsReadAsItWasWritten) {

@@ -125,8 +125,9 @@ class HangTest : public RunFixture {
     const std::string message = attempt.value("message", "");
     const Stood time = stood(message);
     EXPECT_GE(time.for_s, time.allowed_s) << message;
+    // The ledger counts from the last change of any rank, the message from the blamed one's.
     EXPECT_GE(milliseconds_of(now["goodput"]["badputSeconds"].value("stall", "0")),
-              1000 * time.allowed_s);
+              500 * time.allowed_s);
     return message;
   }
 };
@@ -151,7 +152,7 @@ TEST_F(HangTest, AStoppedRankIsNamedWithItsInstructionAndTheJobGoesOn) {
   const Json ended = status()["attempts"][0];
   EXPECT_EQ(ended.value("lostSteps", -1),
             ended.value("endStep", 0) - ended.value("resumedFromStep", 0));
-  EXPECT_GE(milliseconds_of(status()["goodput"]["badputSeconds"].value("stall", "0")), 2000);
+  EXPECT_GE(milliseconds_of(status()["goodput"]["badputSeconds"].value("stall", "0")), 1000);
   run->signal(SIGINT);
   expect_end(*run, 75);
   expect_nothing_left();
@@ -165,6 +166,20 @@ TEST_F(HangTest, ASpinningRankIsNamedWithItsInstruction) {
   EXPECT_LE(stood(message).allowed_s, 3) << message;
 }
 
+// Tensor ranks run the same instructions and wait for each other within them.
+TEST_F(HangTest, ATensorRankThatSpinsIsNamedAndNotTheOneThatWaitsAtTheSameInstruction) {
+  for (const int rank : {0, 1}) {
+    const std::string message = blamed_for({.steps = 200,
+                                            .most_stall_s = 3,
+                                            .fault = std::to_string(rank) + ":1:30.1:spin",
+                                            .parallelism = "{tensor: 2}"});
+    EXPECT_THAT(message,
+                HasSubstr("rank " + std::to_string(rank) +
+                          " has stood at step 30 in phase Training, instruction 1 (F m0 l1)"));
+    std::filesystem::remove_all(run_dir());
+  }
+}
+
 // The others wait for it in the groups of shards, of copies and of the world and in the channels of
 // a pipeline, some by way of others.
 TEST_F(HangTest, AStoppedRankOfAMeshIsNamedWhereverItIs) {
@@ -176,7 +191,10 @@ TEST_F(HangTest, AStoppedRankOfAMeshIsNamedWhereverItIs) {
   for (const auto& [ranks, parallelism] : {Mesh{4, "{shard: 2, zeroStage: 3}"},
                                            {6, "{shard: 3, zeroStage: 3}"},
                                            {4, "{pipeline: 4}"},
-                                           {4, "{pipeline: 2, zeroStage: 0}"}}) {
+                                           {4, "{pipeline: 2, zeroStage: 0}"},
+                                           {4, "{tensor: 2}"},
+                                           {4, "{tensor: 2, sequenceParallel: true}"},
+                                           {4, "{context: 2}"}}) {
     for (int rank = 0; rank < ranks; ++rank) {
       if (!testing_support::in_sample("a rank of a mesh that is stopped", index++, 9)) continue;
       SCOPED_TRACE(parallelism + ", rank " + std::to_string(rank));

@@ -2,6 +2,8 @@
 """The container images as tools/images/build makes them: the same twice, complete, and what they say of themselves is true.
 
     images_test.py FOLDER-OF-PROGRAMS
+
+TRAINYARD_WORKER_FOR_GPUS names trainyard-worker-cuda, where nvcc has built it.
 """
 
 import gzip
@@ -11,11 +13,13 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
 import unittest
+import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.dont_write_bytecode = True
@@ -23,11 +27,14 @@ sys.path.insert(0, str(ROOT / "tools" / "images"))
 
 import dockerfile  # noqa: E402
 import packages  # noqa: E402
+import rootfs  # noqa: E402
+import wheels  # noqa: E402
 
 PROGRAMS = {"operator": ["trainyard-operator"], "worker-cpu": ["trainyard-agent", "trainyard-worker", "trainyard"]}
 LIMIT_BYTES = {"operator": 60_000_000, "worker-cpu": 90_000_000}
 EPOCH = 1_700_000_000
 binaries = None
+worker_for_gpus = os.environ.get("TRAINYARD_WORKER_FOR_GPUS")
 
 
 def run(*command, **more):
@@ -56,6 +63,92 @@ class Archive:
         with tarfile.open(fileobj=io.BytesIO(layer)) as tar:
             self.entries = tar.getmembers()
             tar.extractall(folder, numeric_owner=True)
+
+
+class CudaImageTest(unittest.TestCase):
+    """What is in the image for GPUs, with small files in place of NVIDIA's wheels."""
+
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.folder = pathlib.Path(scratch.name)
+        pins = []
+        os.environ["TRAINYARD_CACHE"] = scratch.name
+        self.addCleanup(os.environ.pop, "TRAINYARD_CACHE")
+        (self.folder / "wheels").mkdir()
+        for name, (file, _) in wheels.OPENED.items():
+            path = self.folder / "wheels" / f"{name.replace('-', '_')}-9.1-py3-none-any.whl"
+            with zipfile.ZipFile(path, "w") as wheel:
+                wheel.writestr(file, "code of " + name)
+                wheel.writestr("nvidia/other.so", "what nobody opens")
+                wheel.writestr("x-9.1.dist-info/licenses/License.txt", "terms of " + name)
+            pins.append(f"{name}==9.1 --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}")
+        requirements, wheels.REQUIREMENTS = wheels.REQUIREMENTS, self.folder / "pins.txt"
+        self.addCleanup(setattr, wheels, "REQUIREMENTS", requirements)
+        wheels.REQUIREMENTS.write_text("# pins\n" + "\n".join(pins) + "\n")
+        (self.folder / "gpu").mkdir()
+        shutil.copy(binaries / "trainyard-operator", self.folder / "gpu/trainyard-worker-cuda")
+
+    def assembled(self):
+        programs = self.folder / "programs/bin"
+        programs.mkdir(parents=True)
+        for name in ("trainyard-agent", "trainyard"):
+            (programs / name).symlink_to((binaries / name).resolve())
+        shutil.copytree(self.folder / "gpu", self.folder / "programs/gpu")
+        root = self.folder / "root"
+        return root, rootfs.assemble("worker-cuda", programs, root)
+
+    def test_it_has_what_is_opened_with_its_terms_and_the_worker_for_gpus(self):
+        root, bill = self.assembled()
+        self.assertEqual({path.name for path in (root / "usr/lib/nvidia").iterdir()}, {"libcublasLt.so.13", "libnccl.so.2"})
+        entries = {entry["name"]: entry for entry in bill["packages"]}
+        for name in wheels.OPENED:
+            self.assertEqual((root / f"usr/share/doc/{name}/License.txt").read_text(), "terms of " + name)
+            self.assertEqual(entries[name]["externalRefs"][0]["referenceLocator"], f"pkg:pypi/{name}@9.1")
+        stated = {entry["fileName"] for entry in bill["files"]}
+        self.assertLessEqual({"./usr/lib/nvidia/libcublasLt.so.13", "./usr/lib/nvidia/libnccl.so.2"}, stated)
+        built = (self.folder / "gpu/trainyard-worker-cuda").read_bytes()
+        self.assertEqual((root / "usr/bin/trainyard-worker").read_bytes(), rootfs.stripped(self.folder / "gpu/trainyard-worker-cuda"))
+        self.assertNotEqual(built, (binaries / "trainyard-worker").read_bytes())
+        config = dockerfile.image_config(ROOT / "docker/worker-cuda.Dockerfile", {})
+        self.assertIn(f"LD_LIBRARY_PATH=/{wheels.FOLDER}", config["Env"])
+
+    def test_without_a_gpu_its_worker_says_in_one_line_what_is_missing(self):
+        """In the image's files and environment. Where nvcc has not built the worker for GPUs, the other one takes its place."""
+        shutil.copy(worker_for_gpus or binaries / "trainyard-worker", self.folder / "gpu/trainyard-worker-cuda")
+        root, _ = self.assembled()
+        config = self.folder / "engine.json"
+        config.write_text(json.dumps({"device": "Cuda", "model": {"family": "GPT2", "layers": 1, "hidden": 64, "heads": 1, "vocab": 67},
+                                      "data": {"tokens": ["/data/tokens"], "sequenceLength": 16}, "steps": 1,
+                                      "batch": {"globalSequences": 1, "microSequences": 1}}))
+        stated = dict(entry.split("=", 1) for entry in dockerfile.image_config(ROOT / "docker/worker-cuda.Dockerfile", {})["Env"])
+        libraries = {str(path.parent) for path in root.rglob("*.so*") if not path.is_symlink()}
+        loader = next(root.glob("usr/lib64/ld-linux*"))
+        said = run(loader, "--library-path", ":".join(sorted(libraries)), root / "usr/bin/trainyard-worker",
+                   env={**{key: value for key, value in stated.items() if key != "LD_LIBRARY_PATH"}, "TRAINYARD_ENGINE_CONFIG": str(config)})
+        errors = [line["error"] for line in map(json.loads, said.stderr.splitlines()) if line["level"] == "error"]
+        self.assertEqual((said.returncode, len(errors)), (64, 1), said.stderr)
+        self.assertIn("engine.device: found Cuda, ", errors[0])
+        self.assertIn("no NVIDIA driver, wanted one: install it" if worker_for_gpus else "was built without CUDA", errors[0])
+
+    def test_a_wheel_that_is_not_the_pinned_one_is_not_taken(self):
+        name, version, digest = wheels.pinned()[0]
+        self.assertIsNotNone(wheels.wheel_file(name, version, digest))
+        with open(wheels.wheel_file(name, version, digest), "ab") as file:
+            file.write(b"x")
+        self.assertIsNone(wheels.wheel_file(name, version, digest))
+
+    def test_without_the_worker_for_gpus_the_image_is_refused(self):
+        (self.folder / "gpu/trainyard-worker-cuda").unlink()
+        with self.assertRaisesRegex(packages.Fault, "trainyard-worker-cuda is not there"):
+            self.assembled()
+
+    def test_real_pins_name_a_version_and_a_hash_each(self):
+        self.doCleanups()
+        for name, version, digest in wheels.pinned():
+            self.assertIn(name, wheels.OPENED)
+            self.assertRegex(version, r"^\d+(\.\d+)+$")
+            self.assertRegex(digest, "^[0-9a-f]{64}$")
 
 
 class ImagesTest(unittest.TestCase):

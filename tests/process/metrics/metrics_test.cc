@@ -239,6 +239,43 @@ TEST_F(MetricsTest, AnAddressThatCannotBeHadLeavesNothingBehind) {
   }
 }
 
+TEST_F(MetricsTest, AGpuThatFailsIsNamedAndIsNoFaultOfTheProgram) {
+  const auto libraries = folder() / "lib";
+  std::filesystem::create_directory(libraries);
+  std::filesystem::create_symlink(testing_support::build_path("tests/libtrainyard-fake-nvml.so"),
+                                  libraries / "libnvidia-ml.so.1");
+  write("gpus", "0.name NVIDIA H200\n0.uuid GPU-a\n0.total 2000\n0.used 1000\n");
+  const auto run = start({{"FAKE_RANK_STEPS", "100000"},
+                          {"FAKE_RANK_STEP_MS", "10"},
+                          {"LD_LIBRARY_PATH", libraries},
+                          {"TRAINYARD_FAKE_NVML", folder() / "gpus"},
+                          {"TRAINYARD_METRICS_ADDRESS", "127.0.0.1:0"}});
+  ASSERT_TRUE(wait_until([&] { return step_shown() > 5 && !agent_address().empty(); })) << errors();
+  EXPECT_THAT(http_get(agent_address(), "/metrics").body,
+              HasSubstr("trainyard_gpu_memory_used_bytes{trainer_job=\"tiny\",gpu=\"0\"} 1000\n"));
+  std::ofstream(folder() / "gpus", std::ios::app) << "xid 0 79\n";
+  const std::string counted = "xid_errors_total{trainer_job=\"tiny\",gpu=\"0\",xid=\"79\"} 1\n";
+  const auto is_counted = [&] {
+    const std::string address = agent_address();
+    return !address.empty() &&
+           http_get(address, "/metrics").body.find(counted) != std::string::npos;
+  };
+  ASSERT_TRUE(wait_until(is_counted));
+  write("gpus", "0.name NVIDIA H200\n0.uuid GPU-a\n");
+  const std::vector<pid_t> ranks = running("trainyard-fake-rank");
+  ASSERT_FALSE(ranks.empty());
+  ::kill(ranks[0], SIGSEGV);
+  ASSERT_TRUE(wait_until([&] { return status().value("/restarts/total"_json_pointer, 0) == 1; }));
+  const json attempt = status()["attempts"][0];
+  run->signal(SIGINT);
+  expect_end(*run, 75);
+  EXPECT_EQ(attempt.value("class", ""), "Infrastructure") << attempt.dump();
+  EXPECT_THAT(
+      attempt.value("message", ""),
+      HasSubstr("GPU 0 (NVIDIA H200, GPU-a) reported Xid 79: the GPU has fallen off the bus"))
+      << attempt.dump();
+}
+
 TEST_F(MetricsTest, AnAgentThatCannotListenTrainsAllTheSame) {
   const auto run = start_run({{"FAKE_RANK_STEPS", "20"},
                               {"FAKE_RANK_STEP_MS", "5"},

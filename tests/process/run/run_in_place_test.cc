@@ -87,6 +87,32 @@ TEST_F(RunInPlaceTest, AKilledAgentIsReplacedAndTheOtherPodGoesOn) {
   expect_nothing_left();
 }
 
+TEST_F(RunInPlaceTest, ASpareTakesTheIndexOfAKilledAgent) {
+  std::string manifest = kManifest;
+  const std::string line = "failurePolicy: {";
+  manifest.replace(manifest.find(line), line.size(),
+                   "spares: {count: 1}\n  failurePolicy: {restartStrategy: InPlace, ");
+  write("job.yaml", manifest);
+  const auto run =
+      start({{"FAKE_RANK_STEP_MS", "40"}, {"FAKE_RANK_STEPS", "200"}}, {"--nodes", "2"});
+  const auto is_parked = [&] {
+    const Json now = status();
+    return now.contains("nodes") && now["nodes"].value("spare", 0) == 1 &&
+           running("trainyard-agent").size() == 3;
+  };
+  ASSERT_TRUE(wait_until([&] { return is_parked() && checkpointed(10); })) << errors();
+  ::kill(running("trainyard-agent")[0], SIGKILL);
+  ASSERT_TRUE(wait_until([&] { return status()["restarts"].value("total", 0) == 1; })) << errors();
+  expect_end(*run, 0);
+  const Json now = status();
+  EXPECT_EQ(now["restarts"].value("promotions", 0), 1);
+  EXPECT_EQ(now["restarts"].value("podReplacements", 0), 1);
+  EXPECT_EQ(now["restarts"].value("total", 0), 1);
+  EXPECT_EQ(pods_made(), 3);
+  EXPECT_EQ(now["membership"]["promoted"].size(), 1u);
+  expect_nothing_left();
+}
+
 TEST_F(RunInPlaceTest, ReplacePodReplacesThePodWhoseRankFailed) {
   use("ReplacePod");
   const auto run = start({{"FAKE_RANK_FAULT", "3:25:crash"}}, {"--nodes", "2"});

@@ -334,21 +334,37 @@ class ExploreTest(GateTest):
 
 
 class EndStatesTest(GateTest):
-    def judged(self, fp32: str = "aa", status: int = 0) -> tuple:
+    SHAPES = {"plain": (3, 29), "tensor": (12, 29), "sliced": (12, 24), "context": (12, 32), "ring": (12, 48)}
+
+    def judged(self, status: int = 0, **changed: str) -> tuple:
+        """Of the first letters of their names for hashes, but what is changed."""
         copy = self.copy("check_end_states")
-        copy.write("tests/fixtures/end_states.json", '{"3": {"fp32": "aa", "bf16": "bb"}}')
-        rows = json.dumps({"rows": [{"compute": compute, "stateHash": state}
-                                    for compute, state in (("fp32", "aa"), ("fp32", fp32), ("bf16", "bb"))]})
-        program = copy.write("trainyard", f"#!/bin/sh\necho '{rows}'\nexit {status}\n", 0o755)
+        pinned = {name: {"3": {"fp32": f"{name[0]}a", "bf16": f"{name[0]}b"}} for name in (*self.SHAPES, "default", "cut") if name != "plain"}
+        copy.write("tests/fixtures/end_states.json", json.dumps(pinned))
+
+        def rows(plain):
+            found = []
+            for name, (heads, length) in self.SHAPES.items():
+                pins = pinned[plain if name == "plain" else name]["3"]
+                states = [("fp32", pins["fp32"]), ("fp32", changed.get(plain if name == "plain" else name, pins["fp32"])), ("bf16", pins["bf16"])]
+                found += [{"heads": heads, "sequenceLength": length, "compute": compute, "stateHash": state} for compute, state in states]
+            return json.dumps({"rows": found})
+
+        default, of_cut = rows("default"), rows("cut")
+        program = copy.write("trainyard", f"""#!/bin/sh
+case "$*" in *--cut*) echo '{of_cut}' ;; *) echo '{default}' ;; esac
+exit {status}
+""", 0o755)
         return copy.run("python3", "-B", "tools/check_end_states", program)
 
     def test_the_pinned_states_are_green(self):
         self.assertEqual(self.judged()[0], 0)
 
     def test_a_changed_hash_in_one_cell_is_red(self):
-        status, output = self.judged(fp32="ab")
-        self.assertEqual(status, 1, output)
-        self.assertIn("found {'fp32': {", output)
+        for changed in ("default", "cut", "tensor", "sliced", "context", "ring"):
+            status, output = self.judged(**{changed: "zz"})
+            self.assertEqual(status, 1, output)
+            self.assertIn("found {'plain': {'fp32': {", output)
 
     def test_a_matrix_that_fails_is_red(self):
         self.assertEqual(self.judged(status=70)[0], 1)

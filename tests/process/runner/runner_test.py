@@ -45,10 +45,10 @@ class Planted:
 <testsuites><testsuite name="S"><testcase name="C" status="run" result="skipped"><skipped message="a/b.cc:7&#x0A;{reason}"/></testcase></testsuite></testsuites>
 END""")
 
-    def run(self, skips: str = None, seed: str = "") -> tuple:
+    def run(self, skips: str = None, seed: str = "", **variables) -> tuple:
         """(status, output) of the summary after both passes; `skips`: the list of those that may be."""
         (self.build / "CTestTestfile.cmake").write_text("\n".join(self.lines) + "\n")
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("CTEST_")}
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("CTEST_")} | variables
         for action in ("beside", "alone"):
             subprocess.run([self.root / "tools/run_ctest", action, self.preset], check=True, env=environment,
                            stdout=subprocess.PIPE)
@@ -308,6 +308,17 @@ test -e {{name}}.seen || echo '{words}' >"${{GTEST_OUTPUT#xml:}}{{name}}.xml"; {
         status, output = planted.run()
         self.assertEqual(status, 0, output)
         self.assertNotIn("flaky", output)  # a second run would hide a first one beside others
+
+    def test_what_computes_takes_what_is_left_beside_what_waits(self):
+        planted = Planted(self.folder.name)
+        met = "touch {name}.runs; until test -e waits.runs -a -e computes.runs; do sleep 0.1; done; "
+        own = os.nice(0)
+        for name, label, niceness in (("waits", "process", own), ("computes", "unit", min(own + 5, 19))):
+            planted.add(name, label, f"{met}test $(nice) -eq {niceness}", "PROCESSORS 2")
+        status, output = planted.run(TRAINYARD_JOBS="1")
+        self.assertEqual(status, 0, output)
+        self.assertNotIn("flaky", output)
+        self.assertTrue(output.endswith("3 passed, 0 failed, 0 skipped\n"), output)
 
     def test_a_lost_report_is_red(self):
         planted = Planted(self.folder.name)

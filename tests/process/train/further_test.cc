@@ -30,6 +30,7 @@ struct Wanted {
   int hidden = 32;
   int ranks = 2;
   std::string start;  ///< the lines of startFrom
+  int patience = 0;   ///< of early stopping; then no evaluation but the first can be the best
   std::string end;    ///< the last lines
 };
 
@@ -47,7 +48,8 @@ spec:
   engine:
     model: {family: GPT2, layers: 1, hidden: )" +
            std::to_string(wanted.hidden) + R"(, heads: 2, maxPositions: 16}
-    data: {tokens: [data/train], sequenceLength: 16}
+    data: {tokens: [data/train], sequenceLength: 16)" +
+           std::string(wanted.patience > 0 ? ", validation: [data/train]" : "") + R"(}
     batch: {globalSequences: 4}
     steps: )" +
            std::to_string(wanted.steps) + R"(
@@ -59,7 +61,12 @@ spec:
            std::to_string(wanted.horizon) + R"(}
     parallelism: {zeroStage: )" +
            std::string(wanted.shard > 1 ? "3" : "0") + R"(}
-)" + wanted.start +
+)" +
+           (wanted.patience > 0
+                ? "    evaluation: {everySteps: 4, earlyStopDelta: 1000, earlyStopPatience: " +
+                      std::to_string(wanted.patience) + "}\n"
+                : std::string()) +
+           wanted.start +
            R"(  checkpointPolicy: {storage: {persistentVolumeClaim: {claimName: ckpt}}, everySteps: 10}
 )" + wanted.end;
   }
@@ -208,6 +215,26 @@ TEST_F(FurtherTest, WhatDoesNotFitIsNamedBeforeAnythingRuns) {
     EXPECT_THAT(err("second"), HasSubstr(refused.says));
     EXPECT_FALSE(fs::exists(folder() / "second/job.json"));
   }
+  expect_nothing_left();
+}
+
+TEST_F(FurtherTest, ARunThatHasStoppedEarlyIsComplete) {
+  ASSERT_EQ(train("run", {.patience = 2}), 0) << err("run");
+  const Json summary = summary_of("run");
+  EXPECT_EQ(summary.value("step", 0), 12);
+  EXPECT_TRUE(summary.value("stoppedEarly", false));
+  EXPECT_EQ(summary["best"].value("step", 0), 4);
+  EXPECT_EQ(summary["best"].value("checkpoint", ""),
+            fs::path(checkpoint_of("run", 4)).filename().string());
+  EXPECT_THAT(out("run"),
+              HasSubstr("1 node, generation 1; stopped early at step 12 of 20; the best "
+                        "model is g1-step-0000000004"));
+  ASSERT_EQ(train("run", {.patience = 2}), 0) << err("run");
+  EXPECT_EQ(summary_of("run").value("step", 0), 12) << "the same command trains no further";
+  EXPECT_EQ(train("run", {.patience = 1}), 64);
+  EXPECT_THAT(err("run"), HasSubstr("or engine.evaluation.earlyStopPatience"));
+  ASSERT_EQ(train("run", {.patience = 3}), 0) << err("run");
+  EXPECT_EQ(summary_of("run").value("step", 0), 16);
   expect_nothing_left();
 }
 

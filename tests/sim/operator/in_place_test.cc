@@ -77,6 +77,8 @@ class Ranks final : public agent::RankHost {
                              std::to_string(launch.generation);
     judge_.expect(launch.generation <= judge_.written(), what + " started before it was written");
     judge_.expect(launch.generation >= newest_, what + " started after a newer one");
+    judge_.expect(launch.node_index == launch.rank / kRanksPerNode,
+                  what + " started at index " + std::to_string(launch.node_index));
     newest_ = std::max(newest_, launch.generation);
     for (const Rank& rank : ranks) {
       judge_.expect(rank.launch.generation == launch.generation,
@@ -91,10 +93,11 @@ class Ranks final : public agent::RankHost {
     ranks.push_back(std::move(rank));
     return {};
   }
-  void clear() override {
+  Status clear() override {
     for (const Rank& rank : ranks)
       judge_.expect(!rank.alive, "a rank that runs was forgotten");
     ranks.clear();
+    return {};
   }
   int64_t pid(int local_rank) const override { return 1000 + local_rank; }
   void send(int local_rank, const std::string& line) override {
@@ -167,16 +170,18 @@ class Ranks final : public agent::RankHost {
 
 struct Node {
   std::string pod_name;
+  bool lost = false;  ///< nothing in it runs any more
   std::unique_ptr<control::ControlChannel> channel;
   std::unique_ptr<Ranks> ranks;
   std::unique_ptr<agent::Supervisor> agent;
 };
 
-api::TrainingJob in_place_job() {
+api::TrainingJob in_place_job(int64_t spares) {
   api::TrainingJob job = testing_support::make_job(kNodes);
   job.spec.num_proc_per_node = kRanksPerNode;
   job.spec.failure_policy.restart_strategy = api::RestartStrategy::kInPlace;
   job.spec.failure_policy.backoff = {seconds(1), seconds(2)};
+  job.spec.spares.count = spares;
   return job;
 }
 
@@ -184,7 +189,7 @@ class World {
   testing_support::ManualClock clock_;
 
  public:
-  World() : cluster(clock_, in_place_job()) {
+  explicit World(int64_t spares = 0) : cluster(clock_, in_place_job(spares)) {
     judge.written = [this] { return cluster.truth().status.membership.generation; };
     lead();
   }
@@ -228,6 +233,26 @@ class World {
     return false;
   }
 
+  /// The pod of one of the job's ranks is lost with all that runs in it, if any does.
+  bool kill_pod(int rank) {
+    for (auto& [uid, node] : nodes_) {
+      auto& ranks = node.ranks->ranks;
+      const bool has_it = std::any_of(ranks.begin(), ranks.end(), [&](const Ranks::Rank& process) {
+        return process.launch.rank == rank && process.alive;
+      });
+      if (!has_it) continue;
+      for (Ranks::Rank& process : ranks)
+        node.ranks->die(process, {0, SIGKILL, false});
+      control::ContainerExit exit;
+      exit.exit_code = 128 + SIGKILL;
+      exit.finished_at = clock_.now();
+      cluster.finish_pod(node.pod_name, exit);
+      node.lost = true;
+      return true;
+    }
+    return false;
+  }
+
   bool has_ended() const {
     const auto status = cluster.truth().status;
     return control::is_true(status, api::ConditionType::kComplete) ||
@@ -241,10 +266,13 @@ class World {
       act(strike, [&] { keep_nodes(); });
       for (auto& [uid, node] : nodes_) {
         Node* const kept = &node;
-        const auto hear = [&] { kept->agent->on_channel(); };
+        const auto hear = [&] {
+          if (!kept->lost) kept->agent->on_channel();
+        };
         // What ranks do may come before what the coordinator has said.
         if (round % 2 == 0) act(strike, hear);
         act(strike, [&] {
+          if (kept->lost) return;
           kept->agent->on_timer();
           if (!kept->agent->finished()) kept->ranks->live(*kept->agent, may_end);
         });
@@ -291,12 +319,12 @@ class World {
   }
 
   void start(Node& node, const control::ObservedPod& pod) {
-    const auto job = in_place_job();
+    const auto job = in_place_job(0);
     agent::AgentOptions options;
     options.job_uid = cluster.truth().metadata.uid;
     options.pod_name = pod.name;
     options.pod_uid = pod.uid;
-    options.node_index = pod.node_index;
+    options.node_index = pod.spare ? kNodes : pod.node_index;
     options.generation = pod.created_generation;
     options.stays = control::make_pod_spec(job.metadata, job.spec, 0, 1, kNodes)
                         .environment.contains(control::kEnvStays);
@@ -421,6 +449,125 @@ TEST(InPlaceSimulation, AnotherRankMayDieAtAnyPointOfARecovery) {
     EXPECT_LE(status.restarts.total, 2) << what;
     EXPECT_EQ(status.restarts.in_place, status.restarts.total) << what;
     if (::testing::Test::HasFailure()) return;
+  }
+}
+
+/// Actions by which a spare has a stream, and ranks train.
+constexpr int64_t kPodLostAt = 400;
+/// Actions of a promotion, and more.
+constexpr int64_t kPromotion = 120;
+
+/// The pod of a rank was lost once: whoever took its index, it happened once, and nothing was made
+/// beyond it. `promoted`: a spare must have taken it.
+void check_promoted(const World& world, bool promoted, const std::string& what) {
+  for (const std::string& violation : world.judge.violations)
+    ADD_FAILURE() << what << ": " << violation;
+  EXPECT_EQ(world.cluster.unannounced(), 0) << what;
+  const auto status = world.cluster.truth().status;
+  EXPECT_TRUE(control::is_true(status, api::ConditionType::kComplete)) << what;
+  EXPECT_EQ(status.restarts.total, 1) << what;
+  EXPECT_EQ(status.restarts.pod_replacements, 1) << what;
+  EXPECT_EQ(world.judge.processes, 2 * kNodes * kRanksPerNode) << what;
+  if (promoted) {
+    EXPECT_EQ(status.restarts.promotions, 1) << what;
+  }
+  int64_t created = 0;
+  for (const MemoryCluster::Write& write : world.cluster.writes())
+    created += write.kind == MemoryCluster::Write::Kind::kCreate ? 1 : 0;
+  EXPECT_EQ(created, kNodes + 1 + (1 - status.restarts.promotions)) << what;
+}
+
+/// A pod is lost, and at each action after that there is trouble.
+void disturb_promotion(const std::string& name, const Trouble& trouble) {
+  for (int64_t after = 0; after < kPromotion; ++after) {
+    World world(1);
+    bool lost = false;
+    world.run([&](World& now, int64_t action) {
+      if (action == kPodLostAt) lost = now.kill_pod(kRankThatDies);
+      if (action == kPodLostAt + after) trouble(now);
+    });
+    ASSERT_TRUE(lost);
+    check_promoted(world, false, name + " " + std::to_string(after) + " actions after the loss");
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+TEST(PromotionSimulation, ASpareTakesTheIndexOfAPodThatIsLost) {
+  World world(1);
+  bool lost = false;
+  world.run([&](World& now, int64_t action) {
+    if (action == kPodLostAt) lost = now.kill_pod(kRankThatDies);
+  });
+  ASSERT_TRUE(lost);
+  check_promoted(world, true, "nothing else");
+}
+
+TEST(PromotionSimulation, TwoPodsThatAreLostTogetherAreOneGeneration) {
+  World world(1);
+  int lost = 0;
+  world.run([&](World& now, int64_t action) {
+    if (action != kPodLostAt) return;
+    for (const int rank : {0, kRankThatDies})
+      lost += now.kill_pod(rank) ? 1 : 0;
+  });
+  ASSERT_EQ(lost, 2);
+  for (const std::string& violation : world.judge.violations)
+    ADD_FAILURE() << violation;
+  const auto status = world.cluster.truth().status;
+  EXPECT_TRUE(control::is_true(status, api::ConditionType::kComplete));
+  EXPECT_EQ(status.restarts.total, 1) << "one is promoted, one is made anew";
+  EXPECT_EQ(status.restarts.promotions, 1);
+  EXPECT_EQ(status.restarts.pod_replacements, 2);
+  EXPECT_EQ(world.judge.processes, 2 * kNodes * kRanksPerNode);
+}
+
+TEST(PromotionSimulation, AnotherPodMayBeLostAtAnyPoint) {
+  int twice = 0;  // while rank 0 starts anew there is nothing of it to lose
+  for (int64_t after = 0; after < kPromotion; after += 3) {
+    World world(1);
+    int lost = 0;
+    world.run([&](World& now, int64_t action) {
+      if (action == kPodLostAt) lost += now.kill_pod(kRankThatDies) ? 1 : 0;
+      if (action == kPodLostAt + after) lost += now.kill_pod(0) ? 1 : 0;
+    });
+    ASSERT_GE(lost, 1);
+    twice += lost == 2 ? 1 : 0;
+    const std::string what = "second loss " + std::to_string(after) + " actions later";
+    for (const std::string& violation : world.judge.violations)
+      ADD_FAILURE() << what << ": " << violation;
+    const auto status = world.cluster.truth().status;
+    EXPECT_TRUE(control::is_true(status, api::ConditionType::kComplete)) << what;
+    EXPECT_GE(status.restarts.total, 1) << what;
+    EXPECT_LE(status.restarts.total, 2) << what;
+    EXPECT_LE(status.restarts.promotions, 1) << what;
+    EXPECT_EQ(status.restarts.pod_replacements, lost) << what;
+    if (::testing::Test::HasFailure()) return;
+  }
+  EXPECT_GE(twice, 4);
+}
+
+TEST(PromotionSimulation, TheLeaderMayChangeAtAnyPoint) {
+  // One that does not know yet that the spare waits makes a new pod.
+  for (const int rounds : {0, kRoundsToComeBack})
+    disturb_promotion("leader", [&](World& world) { world.lead(rounds); });
+}
+
+TEST(PromotionSimulation, StreamsMayEndAtAnyPoint) {
+  disturb_promotion("streams", [](World& world) { world.cut_streams(); });
+}
+
+TEST(PromotionSimulation, TheLeaderMayDieAroundAnyWrite) {
+  for (const auto point : {MemoryCluster::CrashPoint::kBefore, MemoryCluster::CrashPoint::kAfter}) {
+    for (int64_t write = 0; write < 8; ++write) {
+      World world(1);
+      world.run([&](World& now, int64_t action) {
+        if (action != kPodLostAt) return;
+        now.kill_pod(kRankThatDies);
+        now.cluster.crash_at(write, point);
+      });
+      check_promoted(world, write > 0 || point == MemoryCluster::CrashPoint::kAfter,
+                     "dead around write " + std::to_string(write));
+    }
   }
 }
 

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "tests/support/invariants.h"
+#include "tests/support/ledger_check.h"
 
 namespace trainyard::sim {
 namespace {
@@ -34,8 +35,11 @@ std::set<std::string> named_pods(SimCluster& world, const std::string& job_uid) 
     if (!lives || label(*pod, "trainyard.dev/job-uid") != job_uid ||
         label(*pod, "trainyard.dev/member") != "true")
       continue;
-    named.insert((*pod)["spec"].value("hostname", "") + " " + status.value("podIP", "") + " " +
-                 meta_text(*pod, "uid"));
+    const bool was_spare = !label(*pod, "trainyard.dev/spare").empty();
+    const std::string host = was_spare ? label(*pod, "trainyard.dev/job-name") + "-" +
+                                             label(*pod, "trainyard.dev/node-index")
+                                       : (*pod)["spec"].value("hostname", "");
+    named.insert(host + " " + status.value("podIP", "") + " " + meta_text(*pod, "uid"));
   }
   return named;
 }
@@ -65,6 +69,44 @@ void judge_names(SimCluster& world, std::vector<std::string>& found) {
   }
 }
 
+/// Entries of jobs that were not deleted while they ran. What was deleted so while no process of
+/// the operator looked has none.
+std::vector<Json> ledgers_of_ended(SimCluster& world) {
+  std::vector<Json> ended;
+  for (const auto& [key, object] : world.api().store().list("configmaps", "")) {
+    if (key.name != "trainyard-ledgers") continue;
+    for (const auto& [job, text] : (*object)["data"].items()) {
+      Json entry = Json::parse(text.get<std::string>());
+      if (entry["end"] != "Deleted") ended.push_back(std::move(entry));
+    }
+  }
+  return ended;
+}
+
+/// K1: the ledger of a job that was Complete or Failed at any time is kept, and its sums conserve.
+void judge_ledgers(SimCluster& world, std::vector<std::string>& found) {
+  std::set<std::string> kept;
+  for (Json entry : ledgers_of_ended(world)) {
+    kept.insert(entry["uid"].get<std::string>());
+    entry["completionTime"] = entry["endTime"];
+    for (const std::string& fault : testing_support::faults_of_ledger(entry))
+      found.push_back("K1: " + fault + " in the ledger of " + entry["job"].get<std::string>());
+  }
+  std::set<std::string> ended;
+  for (const auto& event : world.api().audit()) {
+    const Json& status = member_of(event.answer, "status");
+    if (event.resource != "trainingjobs/status" || event.code != 200 || !status.is_object()) {
+      continue;
+    }
+    const std::string phase = status.value("phase", "");
+    const bool is_over = phase == "Complete" || phase == "Failed";
+    if (is_over && status.contains("goodput")) ended.insert(meta_text(event.answer, "uid"));
+  }
+  for (const std::string& uid : ended) {
+    if (!kept.contains(uid)) found.push_back("K1: no ledger is kept of job " + uid);
+  }
+}
+
 int64_t number(const Json& object, const char* part, const char* key) {
   const Json& value = member_of(member_of(object, part), key);
   return value.is_number_integer() ? value.get<int64_t>() : 0;
@@ -75,7 +117,8 @@ int64_t number(const Json& object, const char* part, const char* key) {
 std::ostream& operator<<(std::ostream& out, const AtRest& rest) {
   out << rest.phase << ", generation " << rest.generation << ", restarts " << rest.restarts
       << ", resizes " << rest.resizes << ", attempts " << rest.attempts << ", companions "
-      << rest.companions << ", pods " << rest.pods << ", made " << rest.made << ", members";
+      << rest.companions << ", pods " << rest.pods << ", made " << rest.made << ", ledgers "
+      << rest.ledgers << ", members";
   for (const auto& [index, generation] : rest.members)
     out << " " << index << "@" << generation;
   return out;
@@ -112,6 +155,7 @@ AtRest at_rest(SimCluster& world, const std::string& job) {
       ++rest.made;
     }
   }
+  rest.ledgers = static_cast<int64_t>(ledgers_of_ended(world).size());
   return rest;
 }
 
@@ -136,6 +180,7 @@ std::vector<std::string> judge(SimCluster& world, const Lenience& lenience, Dura
   for (std::string& violation : testing_support::invariant_violations(judged))
     found.push_back(std::move(violation));
   judge_names(world, found);
+  judge_ledgers(world, found);
   return found;
 }
 

@@ -22,6 +22,8 @@ struct AtRest {
   std::map<int, int64_t> members;  ///< created generation of each live member, by index
   int64_t pods = 0;                ///< of any kind
   int64_t made = 0;                ///< pods made all in all
+  /// Of jobs that were Complete or Failed, kept in ConfigMap trainyard-ledgers.
+  int64_t ledgers = 0;
 
   bool operator==(const AtRest&) const = default;
 };

@@ -60,6 +60,8 @@ Replica::Replica(ApiServer& api, WatchServer& server, const Clock& clock, Option
         made.random = [this] { return std::uniform_real_distribution<double>(0, 1)(random_); };
         made.runner = &runner_;
         made.calls_at_once = 1;
+        made.pod_defaults = {"worker:1", "operator:9500", ""};
+        made.control_authorities = [] { return std::string("authorities"); };
         return made;
       }()),
       reconciler_([&] {

@@ -66,6 +66,24 @@ Act node_of(int index, std::function<void(SimCluster&, const std::string& node)>
 }
 
 const Json kReplace = {{"failurePolicy", {{"restartStrategy", "ReplacePod"}}}};
+const Json kSpare = {{"agent", "Auto"},
+                     {"numProcPerNode", 2},
+                     {"failurePolicy", {{"restartStrategy", "InPlace"}}},
+                     {"spares", {{"count", 1}}}};
+/// In which a spare is made, whatever goes wrong once.
+constexpr seconds kParked{90};
+
+/// A spare that has no index exits.
+Act spare_exits(int code) {
+  return [code](SimCluster& world) {
+    for (const Json& pod : world.pods_of(kJob)) {
+      const bool parked = !label(pod, "trainyard.dev/spare").empty() &&
+                          label(pod, "trainyard.dev/node-index").empty();
+      if (parked) world.exit_pod(meta_text(pod, "name"), code);
+    }
+  };
+}
+
 const Json kElastic = {
     {"elasticPolicy",
      {{"minNodes", 1}, {"pendingTimeoutSeconds", 20}, {"scaleUpSnoozeSeconds", 30}}}};
@@ -186,6 +204,32 @@ std::vector<Workload> losses() {
   };
 }
 
+std::vector<Workload> promotions() {
+  const auto both_exit = [](SimCluster& world) {
+    exits(0, 1)(world);
+    exits(1, 1)(world);
+  };
+  return {
+      {"ASpareTakesAnIndex", 4, 2, {{create(2, kSpare), kParked}, {exits(1, 1), seconds(60)}}},
+      {"ASpareTakesTheFirstIndex", 4, 2, {{create(2, kSpare), kParked}, {deleted(0, 0), kParked}}},
+      {"OneSpareForTwo", 4, 2, {{create(2, kSpare), kParked}, {both_exit, kParked}}, true},
+      {"ASpareIsLost", 4, 2, {{create(2, kSpare), kParked}, {spare_exits(1), kParked}}},
+      {"ASpareIsLostAsItIsPromoted",
+       4,
+       2,
+       {{create(2, kSpare), kParked},
+        {exits(1, 1), std::chrono::milliseconds(120)},
+        {exits(1, 1), kParked}},
+       true},
+      {"SuspendedWithASpare",
+       4,
+       2,
+       {{create(2, kSpare), kParked},
+        {edit({{"suspend", true}})},
+        {edit({{"suspend", false}}), kParked}}},
+  };
+}
+
 }  // namespace
 
 Json job_spec(int64_t nodes, const Json& more) {
@@ -203,6 +247,8 @@ Json job_spec(int64_t nodes, const Json& more) {
 const std::vector<Workload>& workloads() {
   static const std::vector<Workload> all = [] {
     std::vector<Workload> found = lives();
+    for (Workload& promotion : promotions())
+      found.push_back(std::move(promotion));
     for (Workload& loss : losses())
       found.push_back(std::move(loss));
     return found;

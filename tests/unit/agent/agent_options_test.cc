@@ -134,6 +134,21 @@ TEST(RankEnvironmentTest, RanksOfTheEngineNeedNoJax) {
   EXPECT_THAT(rank_environment({}, third_of_four(), {}, 3, 4), Not(Contains(StartsWith("JAX_"))));
 }
 
+TEST(RankEnvironmentTest, GpusAreCountedAsTheDriverCountsThem) {
+  EXPECT_THAT(rank_environment({}, third_of_four(), {}, 3, 4),
+              Contains("CUDA_DEVICE_ORDER=PCI_BUS_ID"));
+  EXPECT_THAT(rank_environment({}, third_of_four(), {"CUDA_DEVICE_ORDER=FASTEST_FIRST"}, 3, 4),
+              Contains("CUDA_DEVICE_ORDER=FASTEST_FIRST"));
+}
+
+TEST(RankEnvironmentTest, AMemoryFileIsNamedOnlyWhereThereIsOne) {
+  const std::vector<std::string> base = {"TRAINYARD_MEMORY_FD=9"};  // an agent's in a rank
+  EXPECT_THAT(rank_environment({}, third_of_four(), base, 3, 4),
+              Not(Contains(StartsWith("TRAINYARD_MEMORY_FD"))));
+  EXPECT_THAT(rank_environment({}, third_of_four(), base, 3, 4, 5),
+              Contains("TRAINYARD_MEMORY_FD=5"));
+}
+
 TEST(RankEnvironmentTest, WhatIsForRanksHasItsOwnNameThere) {
   const auto environment = rank_environment({}, third_of_four(),
                                             {"TRAINYARD_FOR_RANKS_LD_PRELOAD=a.so b.so",

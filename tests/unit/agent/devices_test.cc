@@ -4,18 +4,24 @@
 
 #include <gtest/gtest.h>
 
+#include "common/api/encode.h"
 #include "tests/support/temporary_directory.h"
 
 namespace trainyard::agent {
 namespace {
 
-TEST(DevicesTest, AreThoseTheContainerWasGiven) {
+TEST(DevicesTest, OfTheEngineIsWhatItsConfigurationSays) {
   const testing_support::TemporaryDirectory folder;
-  EXPECT_EQ(count_devices(folder.path()), 0);
-  for (const char* name : {"null", "nvidiactl", "nvidia-uvm", "nvidia", "nvidia3", "nvidia11"})
-    std::ofstream(folder.path() / name) << "";
-  EXPECT_EQ(count_devices(folder.path()), 2);
-  EXPECT_EQ(count_devices(folder.path() / "missing"), 0);
+  const auto config = folder.path() / "engine.json";
+  EXPECT_EQ(device_of_engine(config), api::DeviceKind::kAuto);
+  api::EngineSpec engine;
+  engine.model.preset = "gpt2-124m";
+  engine.data.tokens = {"/data/a.tokens"};
+  engine.batch.global_sequences = 1;
+  engine.steps = 1;
+  engine.device = api::DeviceKind::kCpu;
+  std::ofstream(config) << api::encode_engine(engine);
+  EXPECT_EQ(device_of_engine(config), api::DeviceKind::kCpu);
 }
 
 }  // namespace

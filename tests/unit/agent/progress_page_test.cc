@@ -28,7 +28,7 @@ TEST(ProgressPageTest, ReadsWhatTheRankWrote) {
   contract::ProgressPage& page = shared->page();
   page.phase = static_cast<uint32_t>(contract::Phase::kTraining);
   page.step = 12;
-  page.loss = 3.5;
+  page.figures[0] = 3.5;
   page.checkpoint_step = 10;
   contract::store({.commits = 1, .failures = 2, .failed_step = 8, .failure = "no\xffspace"},
                   page.checkpoints);
@@ -62,7 +62,7 @@ TEST(ProgressPageTest, AReadingComesFromOneUpdate) {
       page.sequence.fetch_add(1);
       page.step = step;
       page.tokens_consumed = 10 * step;
-      page.loss = static_cast<double>(step);
+      page.figures[0] = static_cast<double>(step);
       page.sequence.fetch_add(1);
       // As between two steps of a real rank: there is time to read.
       while (step % 256 == 0 && page.instruction_id == 0) {

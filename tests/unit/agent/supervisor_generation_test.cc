@@ -69,6 +69,69 @@ TEST_F(StayingSupervisorTest, TellsHowItsRanksFailedAndWaits) {
   EXPECT_FALSE(supervisor_.finished()) << "with a stream an order is owed";
 }
 
+TEST_F(StayingSupervisorTest, TellsTheRankThatFailedWhereOneThatMissedItEndsFirst) {
+  train();
+  supervisor_.on_rank_end(0, {contract::kExitPeerLost});
+  for (const auto& exit : exits_of(heard()))
+    EXPECT_FALSE(exit.has_verdict()) << "the other rank may still show why";
+  supervisor_.on_rank_end(1, {contract::kExitBadData});
+  const auto exits = exits_of(heard());
+  ASSERT_FALSE(exits.empty());
+  EXPECT_EQ(exits.back().rank(), 3);
+  EXPECT_FALSE(exits.back().expected());
+  EXPECT_EQ(exits.back().verdict().exit_code(), contract::kExitBadData);
+  transport_.set_reachable(false);
+  supervisor_.on_channel();
+  transport_.set_reachable(true);
+  for (int i = 0; i < 20 && !supervisor_.snapshot().stream_open; ++i)
+    pass(seconds(1));
+  const auto again = exits_of(heard());
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(again[0].verdict().exit_code(), contract::kExitBadData);
+}
+
+TEST_F(StayingSupervisorTest, TellsThatAPeerWasMissedWhereNoRankFailed) {
+  train();
+  supervisor_.on_rank_end(0, {contract::kExitPeerLost});
+  pass(Supervisor::kPeerSettleTime);
+  EXPECT_THAT(host_.at(1).signals, ElementsAre(SIGKILL));
+  supervisor_.on_rank_end(1, {0, SIGKILL});
+  const auto exits = exits_of(heard());
+  ASSERT_FALSE(exits.empty());
+  EXPECT_EQ(exits.back().rank(), 2);
+  EXPECT_EQ(exits.back().verdict().exit_code(), contract::kExitPeerLost);
+}
+
+TEST_F(StayingSupervisorTest, WaitsForWhatDeadRanksLeftBehind) {
+  train();
+  fail();
+  host_.leaves_behind = true;
+  tell(join(4));
+  tell(start(4));
+  EXPECT_EQ(host_.at(0).launch.generation, 3) << "nothing new beside what is left";
+  pass(Supervisor::kClearInterval);
+  EXPECT_EQ(host_.clears, 2);
+  host_.leaves_behind = false;
+  pass(Supervisor::kClearInterval);
+  ASSERT_EQ(host_.ranks.size(), 2u);
+  EXPECT_EQ(host_.at(0).launch.generation, 4);
+}
+
+TEST_F(StayingSupervisorTest, EndsWithItsVerdictWhereItCannotClear) {
+  train();
+  fail();
+  host_.leaves_behind = true;
+  tell(join(4));
+  tell(start(4));
+  for (Duration time{0}; time < Supervisor::kClearLimit; time += Supervisor::kClearInterval) {
+    EXPECT_FALSE(supervisor_.finished());
+    pass(Supervisor::kClearInterval);
+  }
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->exit_code, 128 + SIGKILL);
+  EXPECT_EQ(host_.at(0).launch.generation, 3);
+}
+
 TEST_F(StayingSupervisorTest, BeginsTheNextGenerationInItsPod) {
   train();
   fail();
@@ -205,6 +268,52 @@ TEST_F(StayingSupervisorTest, WithoutAStreamItWaitsForAMinute) {
   pass(seconds(2));
   ASSERT_TRUE(supervisor_.finished());
   EXPECT_EQ(supervisor_.finished()->exit_code, 128 + SIGKILL);
+}
+
+TEST_F(StayingSupervisorTest, TakesTheIndexThatItIsStartedAt) {
+  connect();
+  heard();
+  ToAgent message = start(3);
+  message.mutable_start_generation()->set_node_index(5);
+  tell(message);
+  ASSERT_EQ(host_.ranks.size(), 2u);
+  EXPECT_EQ(host_.at(0).launch.node_index, 5);
+  transport_.set_reachable(false);
+  supervisor_.on_channel();
+  transport_.set_reachable(true);
+  for (int i = 0; i < 20 && !supervisor_.snapshot().stream_open; ++i)
+    pass(seconds(1));
+  EXPECT_EQ(heard().at(0).hello().node_index(), 5);
+}
+
+/// Whoever does not let it in opens a stream and ends it, again and again.
+TEST_F(StayingSupervisorTest, StreamsThatEndBeforeTheySayAnythingAreNone) {
+  train();
+  fail();
+  transport_.set_reachable(false);
+  supervisor_.on_channel();
+  int64_t opened = 0;
+  for (seconds waited{0}; waited < Supervisor::kOrderLimit + seconds(6); waited += seconds(1)) {
+    transport_.set_reachable(true);
+    pass(seconds(1));
+    opened += supervisor_.snapshot().stream_open ? 1 : 0;
+    transport_.set_reachable(false);
+    supervisor_.on_channel();
+  }
+  EXPECT_GT(opened, 3);
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->exit_code, 128 + SIGKILL);
+}
+
+TEST_F(StayingSupervisorTest, SaysThatItWaitsAndThatItJoins) {
+  train();
+  EXPECT_FALSE(supervisor_.snapshot().waits_for_order);
+  fail();
+  EXPECT_TRUE(supervisor_.snapshot().waits_for_order);
+  host_.leaves_behind = true;
+  tell(join(4));
+  EXPECT_FALSE(supervisor_.snapshot().waits_for_order);
+  EXPECT_TRUE(supervisor_.snapshot().joins);
 }
 
 TEST_F(StayingSupervisorTest, ANewCoordinatorHearsTheVerdictAgain) {

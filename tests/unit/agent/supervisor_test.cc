@@ -135,6 +135,21 @@ TEST_F(SupervisorTest, PassesWarningsOn) {
   EXPECT_EQ(messages[0].rank_warning().message(), "disk full");
 }
 
+TEST_F(SupervisorTest, ForwardsTheBestModelOfARunThatStoppedEarly) {
+  train();
+  contract::RunResult result{"beef", 30, 1.5, 2.5};
+  result.best =
+      contract::BestModel{.step = 20, .validation_loss = 2.25, .checkpoint = "g1-step-0000000020"};
+  result.stopped_early = true;
+  supervisor_.on_rank_line(0, contract::encode(result));
+  const auto messages = heard();
+  ASSERT_EQ(messages.size(), 1u);
+  EXPECT_TRUE(messages[0].result().stopped_early());
+  EXPECT_EQ(messages[0].result().best().step(), 20);
+  EXPECT_EQ(messages[0].result().best().validation_loss(), 2.25);
+  EXPECT_EQ(messages[0].result().best().checkpoint(), "g1-step-0000000020");
+}
+
 TEST_F(SupervisorTest, ForwardsPeerLostAndResult) {
   train();
   supervisor_.on_rank_line(1, contract::encode(contract::PeerLost{0, "all_reduce: no word"}));

@@ -47,6 +47,40 @@ TEST_F(SupervisorVerdictTest, ReportsAKilledRankAtOnceAndEndsTheOthers) {
   EXPECT_EQ(supervisor_.finished()->message, "step 7\nloss 2.5");
 }
 
+TEST_F(SupervisorVerdictTest, NamesTheGpuThatFailed) {
+  train();
+  host_.at(0).last_lines = {"CUDA error 719"};
+  RankEnd end{70, 0};
+  end.gpu = {"GPU 0 (NVIDIA H200, GPU-a) reported Xid 79: the GPU has fallen off the bus", true};
+  supervisor_.on_rank_end(0, end);
+  supervisor_.on_rank_end(1, {0, SIGKILL});
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->reason, "GpuFailed");
+  EXPECT_EQ(supervisor_.finished()->message, "CUDA error 719\n" + end.gpu.words);
+}
+
+TEST_F(SupervisorVerdictTest, AGpuThatFailedUnderANeighbourExplainsTheRankThatMissedIt) {
+  train();
+  supervisor_.on_rank_end(0, {69, 0});
+  RankEnd end{0, SIGKILL};
+  end.gpu = {"GPU 1 (NVIDIA H200, GPU-b) reported Xid 79: the GPU has fallen off the bus", true};
+  supervisor_.on_rank_end(1, end);
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->reason, "GpuFailed");
+  EXPECT_THAT(supervisor_.finished()->message, HasSubstr(end.gpu.words));
+}
+
+TEST_F(SupervisorVerdictTest, AnErrorOfTheProgramOnItsGpuIsTheProgramsFailure) {
+  train();
+  RankEnd end{70, 0};
+  end.gpu = {"GPU 0 (NVIDIA H200, GPU-a) reported Xid 31: a kernel accessed ...", false};
+  supervisor_.on_rank_end(0, end);
+  supervisor_.on_rank_end(1, {0, SIGKILL});
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->reason, "Error");
+  EXPECT_EQ(supervisor_.finished()->message, end.gpu.words);
+}
+
 TEST_F(SupervisorVerdictTest, TellsAtOnceWhatItsLastWordsWillSay) {
   train();
   host_.at(0).progress.set_step(7);

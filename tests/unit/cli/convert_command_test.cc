@@ -156,5 +156,11 @@ TEST_F(ConvertCommandTest, EveryFaultIsNamed) {
   EXPECT_EQ(convert(R"({"train_batch_size": 0.5})", {"--steps", "1"}), 64);
 }
 
+TEST_F(ConvertCommandTest, DeeplyNestedConfigurationsAreRefused) {
+  const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
+  EXPECT_EQ(convert("{\"scheduler\": " + deep + "}", {"--steps", "1"}), 65);
+  EXPECT_THAT(err_, HasSubstr("ds_config.json: not JSON: nested too deeply, beyond 32 levels"));
+}
+
 }  // namespace
 }  // namespace trainyard::cli

@@ -11,6 +11,7 @@
 #include "cli/commands.h"
 #include "common/api/decode.h"
 #include "common/io/file.h"
+#include "tests/support/paths.h"
 #include "tests/support/temporary_directory.h"
 
 namespace trainyard::cli {
@@ -112,6 +113,14 @@ TEST_F(InitCommandTest, LittleTextGetsALittleModel) {
   EXPECT_EQ(made.spec.engine->steps, 7);
   EXPECT_TRUE(made.spec.engine->data.validation.empty());
   EXPECT_LE(made.spec.engine->data.sequence_length, 64);
+}
+
+TEST_F(InitCommandTest, NamesTheTokenizerWhereSampleFindsIt) {
+  std::ifstream in(testing_support::source_path("tests/fixtures/tokenizer/added_tokens.json"));
+  const fs::path tokenizer = folder() / "a: tokenizer.json";
+  std::ofstream(tokenizer) << nlohmann::json::parse(in).at("tokenizer");
+  ASSERT_EQ(init({"--data", texts(1, 2000), "--tokenizer", tokenizer}), 0) << complaints_;
+  EXPECT_EQ(job().spec.engine->data.tokenizer, tokenizer);
 }
 
 TEST_F(InitCommandTest, OfAClusterThePathsAreThoseInPods) {

@@ -20,6 +20,7 @@ namespace trainyard::cli {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 using testing::StartsWith;
 
 constexpr char kSmall[] = "{layers: 2, hidden: 64, heads: 2, vocab: 256, maxPositions: 64}";
@@ -32,10 +33,8 @@ class PlanCommandTest : public testing::Test {
     std::ofstream(path("job.yaml"))
         << "apiVersion: trainyard.dev/v1alpha1\nkind: TrainingJob\n"
            "metadata: {name: job}\nspec:\n  engine:\n    model: "
-        << model
-        << "\n    data: {tokens: [nowhere], sequenceLength: 64}\n"
-           "    batch: "
-        << batch
+        << model << "\n    data: {tokens: [nowhere], sequenceLength: 64, documents: " << documents_
+        << "}\n    batch: " << batch
         << "\n    steps: 1\n    runtime: {threads: 2}\n"
            "    parallelism: {zeroStage: 1}\n    precision: {compute: BF16}\n";
     std::vector<std::string> words = {"plan", path("job.yaml")};
@@ -50,6 +49,7 @@ class PlanCommandTest : public testing::Test {
   std::string path(const std::string& name) const { return (folder_.path() / name).string(); }
 
   testing_support::TemporaryDirectory folder_;
+  std::string documents_ = "Join";
   std::string out_;
   std::string err_;
 };
@@ -72,8 +72,8 @@ TEST_F(PlanCommandTest, RanksThatTheJobCannotHaveAreRefused) {
   EXPECT_THAT(plan_of("numProcPerNode: 4", {"--ranks", "5"}),
               HasSubstr("--ranks: found 5, wanted a multiple of engine.parallelism.shard (2)"));
   EXPECT_THAT(plan_of("numProcPerNode: auto", {}),
-              HasSubstr("spec.numProcPerNode: found auto, wanted a number, or --ranks"));
-  EXPECT_EQ(plan_of("numProcPerNode: auto", {"--ranks", "4"}), "0 ");
+              HasSubstr("spec.numProcPerNode: found auto (1), wanted 2, for the ranks"));
+  EXPECT_EQ(plan_of("numProcPerNode: 2", {"--ranks", "4"}), "0 ");
 }
 
 // Three nodes of a rank each, of which two hold the stages.
@@ -131,6 +131,8 @@ TEST_F(PlanCommandTest, AModelOfOneAndAHalfBillionParametersShows24GB) {
   ASSERT_EQ(plan("{preset: gpt2-1558m}", "{globalSequences: 64}", {"--ranks", "64"}), 0) << err_;
   EXPECT_THAT(out_, HasSubstr("job: 1,557,611,200 parameters, BF16, 64 ranks: shard 64, ZeRO-1\n"));
   EXPECT_THAT(out_, HasSubstr("states at 16 B per parameter, not divided: 24.92 GB\n"));
+  EXPECT_THAT(out_, HasSubstr("\nsent per step                  18.40 GB "))
+      << "stage 0: 12 bytes of each parameter, but for the own share of 64";
 }
 
 // By hand: 120,576 parameters, of which 114,688 in matrices, on 4 ranks; stage 3 then holds 12 / 4
@@ -153,7 +155,7 @@ largest rank                    stage 0         stage 1*          stage 2       
   shared memory                 4.0 MiB          4.0 MiB          4.0 MiB          4.0 MiB
   process                      24.0 MiB         24.0 MiB         24.0 MiB         24.0 MiB
 total                          49.7 MiB         48.7 MiB         48.9 MiB         49.0 MiB
-sent per step                   1.45 MB        907.22 kB        907.22 kB        962.52 kB
+sent per step                   1.09 MB        907.22 kB        907.22 kB        962.52 kB
 computed per step           94.37 MFLOP      94.37 MFLOP      94.37 MFLOP      94.37 MFLOP
 rank                                  0                0                0                0
 )";
@@ -181,9 +183,26 @@ TEST_F(PlanCommandTest, TellsProgramsEveryByte) {
     "zeroStage": 3, "largestRank": 0,
     "bytes": {"weights": 61184, "masterWeights": 118784, "moments": 241152, "gradientSums": 241152,
               "unitBuffers": 1209344, "activations": 874496, "kernelScratch": 18874496, "tokenBatches": 4096,
-              "checkpointSnapshot": 361728, "sharedMemory": 4198400, "process": 25165824},
+              "checkpointSnapshot": 361728, "statesInMemory": 0, "sharedMemory": 4198400, "process": 25165824},
     "totalBytes": 51350656, "bytesSentPerStep": 962520, "flopsPerStep": 94371840, "recomputeFlopsPerStep": 0})");
   EXPECT_EQ(json["stages"][3], expected) << json["stages"][3];
+}
+
+TEST_F(PlanCommandTest, WhatIsolatedDocumentsComputeIsSaidToBeABound) {
+  constexpr char kBatch[] = "{globalSequences: 8, microSequences: 2}";
+  const auto planned = [&](const char* documents, const std::vector<std::string>& more) {
+    documents_ = documents;
+    EXPECT_EQ(plan(kSmall, kBatch, more), 0) << err_;
+    return out_;
+  };
+  constexpr char kBound[] = "\ndata.documents: Isolate: what is computed is at most this. ";
+  EXPECT_THAT(planned("Isolate", {}), HasSubstr(kBound));
+  EXPECT_THAT(planned("Join", {}), Not(HasSubstr("documents")));
+  const auto isolated = nlohmann::json::parse(planned("Isolate", {"-o", "json"}));
+  const auto joined = nlohmann::json::parse(planned("Join", {"-o", "json"}));
+  EXPECT_EQ(isolated["documents"], "Isolate");
+  EXPECT_EQ(joined["documents"], "Join");
+  EXPECT_EQ(isolated["stages"][0]["flopsPerStep"], joined["stages"][0]["flopsPerStep"]);
 }
 
 TEST_F(PlanCommandTest, ALineIsAtMostAHundredColumnsWide) {

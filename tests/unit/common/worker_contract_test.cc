@@ -25,11 +25,11 @@ Start two_rank_start() {
 static_assert(offsetof(ProgressPage, sequence) == 8);
 static_assert(offsetof(ProgressPage, phase) == 16);
 static_assert(offsetof(ProgressPage, step) == 24);
-static_assert(offsetof(ProgressPage, loss) == 56);
-static_assert(offsetof(ProgressPage, tokens_per_second) == 96);
+static_assert(offsetof(ProgressPage, figures) == 56);
 static_assert(offsetof(ProgressPage, checkpoint_step) == 104);
 static_assert(offsetof(ProgressPage, restored_step) == 120);
 static_assert(offsetof(ProgressPage, checkpoints) == 128);
+static_assert(offsetof(ProgressPage, further_figures) == 808);
 static_assert(offsetof(CheckpointPage, committed_unix_s) == 48);
 static_assert(offsetof(CheckpointPage, failure) == 96);
 static_assert(sizeof(CheckpointPage) == 608);
@@ -175,6 +175,16 @@ TEST(WorkerContractTest, ResultKeepsThePeakOfMemoryOrItsAbsence) {
   EXPECT_NE(bad.error().message.find("\"plannedBytes\": found -1"), std::string::npos);
 }
 
+TEST(WorkerContractTest, ResultKeepsTheBestModel) {
+  RunResult result{"00", 30, 2.5, 2.5};
+  result.best = BestModel{.step = 10, .validation_loss = 2.25, .checkpoint = "g1-step-0000000010"};
+  result.stopped_early = true;
+  const auto decoded = decode_run_result(encode(result));
+  ASSERT_TRUE(decoded) << decoded.error().message;
+  EXPECT_EQ(decoded->best, result.best);
+  EXPECT_TRUE(decoded->stopped_early);
+}
+
 TEST(WorkerContractTest, ResultKeepsSkippedStepsAndWarningsOrTheirAbsence) {
   RunResult result{"00", 1, 2.5, 2.5};
   result.skipped_steps = 7;
@@ -187,6 +197,8 @@ TEST(WorkerContractTest, ResultKeepsSkippedStepsAndWarningsOrTheirAbsence) {
       R"({"type":"result","stateHash":"","step":1,"finalLoss":1,"validationLoss":1})");
   ASSERT_TRUE(decoded) << decoded.error().message;
   EXPECT_EQ(decoded->skipped_steps, 0) << "of an earlier version";
+  EXPECT_FALSE(decoded->best);
+  EXPECT_FALSE(decoded->stopped_early);
   EXPECT_TRUE(decoded->warnings.empty());
 }
 

@@ -1,14 +1,15 @@
 // What a restart replaces: ranks in their pods, single pods, or all pods.
 #include <chrono>
 #include <csignal>
-#include <string>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "control/plan.h"
+#include "control/policies/avoid.h"
 #include "control/policies/scope.h"
-#include "tests/support/reporting_job.h"
+#include "tests/support/staying_job.h"
 
 namespace trainyard::control {
 namespace {
@@ -17,43 +18,9 @@ using api::ConditionType;
 using api::RestartStrategy;
 using std::chrono::minutes;
 using std::chrono::seconds;
+using testing_support::job_of;
 using testing_support::kBackoffOver;
-using testing_support::make_job;
-using testing_support::ReportingJob;
-
-api::TrainingJob job_of(int64_t nodes, RestartStrategy strategy = RestartStrategy::kInPlace) {
-  api::TrainingJob job = make_job(nodes);
-  job.spec.failure_policy.restart_strategy = strategy;
-  return job;
-}
-
-/// A job whose agents stay; the test plays the coordinator.
-class StayingJob : public ReportingJob {
- public:
-  explicit StayingJob(api::TrainingJob job) : ReportingJob(std::move(job)) { stay(); }
-
-  void stay() {
-    for (MemberFact& fact : facts.now.members)
-      fact.stays = true;
-  }
-
-  void fail_rank(int index, int exit_code, int signal = 0) {
-    ContainerExit exit;
-    exit.rank = index;
-    exit.exit_code = signal != 0 ? 128 + signal : exit_code;
-    if (signal != 0) exit.signal = signal;
-    exit.reason = "Error";
-    exit.message = "boom";
-    exit.finished_at = clock.now();
-    facts.now.members.at(static_cast<size_t>(index)).failure = exit;
-  }
-
-  /// The order has been carried out: ranks of the status' generation run.
-  void carry_out() {
-    connect();
-    stay();
-  }
-};
+using testing_support::StayingJob;
 
 TEST(InPlaceTest, AFailedRankKeepsEveryPod) {
   StayingJob job(job_of(3));
@@ -81,6 +48,53 @@ TEST(InPlaceTest, AFailedRankKeepsEveryPod) {
   EXPECT_FALSE(job.is(ConditionType::kRestarting));
   EXPECT_EQ(job.status().restarts.total, 1);
   EXPECT_EQ(job.member(1).uid, before.uid);
+}
+
+/// Agents do not know under which name their container stands in the template.
+TEST(InPlaceTest, ARuleNamesTheContainerOfARankThatFailed) {
+  api::TrainingJob manifest = job_of(2);
+  manifest.spec.pod_template.emplace().containers = {{.name = "main", .image = "program:1"}};
+  api::FailureRule rule;
+  rule.name = "bad";
+  rule.action = api::RuleAction::kFailJob;
+  rule.on_exit_codes = api::OnExitCodes{"main", api::ExitCodeOperator::kIn, {7}};
+  manifest.spec.failure_policy.rules = {rule};
+  StayingJob job(std::move(manifest));
+  job.fail_rank(1, 7);
+  ASSERT_TRUE(job.settle());
+  EXPECT_TRUE(job.is(ConditionType::kFailureTarget));
+  EXPECT_EQ(job.status().attempts[0].container, "main");
+}
+
+/// Its pods are placed all the time, but nothing starts in them.
+TEST(InPlaceTest, ABackOffIsNotTimeOfTheStart) {
+  api::TrainingJob manifest = job_of(2);
+  manifest.spec.failure_policy.backoff = {seconds(8), seconds(8)};
+  StayingJob job(std::move(manifest));
+  job.fail_rank(1, 1);
+  ASSERT_TRUE(job.settle());
+  const auto before = job.status().goodput->badput;
+  job.carry_out();
+  job.facts.now.rank_table_ready = false;
+  ASSERT_TRUE(job.pass(seconds(12)));
+  job.fail_rank(0, 1);  // so that all is counted
+  ASSERT_TRUE(job.settle());
+  const auto after = job.status().goodput->badput;
+  EXPECT_EQ(after.startup - before.startup, seconds(4));
+  EXPECT_EQ(after.infra - before.infra, seconds(8));
+}
+
+TEST(InPlaceTest, AGpuThatFailedTakesItsPodWithIt) {
+  StayingJob job(job_of(3));
+  job.fail_rank(1, 70);
+  job.facts.now.members.at(1).failure->reason = kGpuFailed;
+  ASSERT_TRUE(job.settle());
+  const auto status = job.status();
+  EXPECT_EQ(status.restarts.total, 1);
+  EXPECT_EQ(status.restarts.in_place, 0);
+  EXPECT_EQ(status.restarts.pod_replacements, 1);
+  EXPECT_EQ(status.attempts[0].failure_class, api::FailureClass::kInfrastructure);
+  EXPECT_EQ(job.member(0).created_generation, 1);
 }
 
 TEST(InPlaceTest, RanksInTwoPodsThatFailTogetherAreOneRestart) {
@@ -148,6 +162,25 @@ TEST(InPlaceTest, ThePodOfARankThatFailsGoesOnWhereAnotherIsReplaced) {
   EXPECT_EQ(job.member(1).created_generation, 2);
 }
 
+TEST(InPlaceTest, AFailureDoesNotWaitForMembersThatAreSilent) {
+  StayingJob job(job_of(6));
+  job.step_to(1);
+  PeerReport report;
+  report.generation = 1;
+  report.lost_rank = 1;
+  report.message = "all_reduce overdue";
+  job.facts.now.peer_reports.push_back(report);
+  job.disconnect(1);
+  ASSERT_TRUE(job.pass(seconds(2)));
+  job.disconnect(2);
+  ASSERT_TRUE(job.pass(seconds(2)));
+  EXPECT_EQ(job.status().restarts.total, 0) << "the second may be lost, too";
+  job.fail_rank(3, 1);
+  ASSERT_TRUE(job.settle());
+  EXPECT_EQ(job.status().restarts.total, 1);
+  EXPECT_EQ(job.status().restarts.pod_replacements, 1) << "the one that is lost";
+}
+
 TEST(InPlaceTest, TheThirdFailureOfAPodReplacesIt) {
   StayingJob job(job_of(2));
   for (int64_t generation = 2; generation <= 4; ++generation) {
@@ -161,6 +194,20 @@ TEST(InPlaceTest, TheThirdFailureOfAPodReplacesIt) {
   EXPECT_EQ(job.status().restarts.pod_replacements, 1);
   EXPECT_EQ(job.member(1).created_generation, 4);
   EXPECT_EQ(job.member(0).created_generation, 1);
+}
+
+TEST(InPlaceTest, OnOneMachineNoFailureIsThePods) {
+  StayingJob job(job_of(2));
+  job.facts.now.same_machine = true;
+  for (int64_t generation = 2; generation <= 5; ++generation) {
+    job.fail_rank(1, 1);
+    ASSERT_TRUE(job.pass(kBackoffOver));
+    ASSERT_EQ(job.status().membership.generation, generation);
+    job.carry_out();
+    ASSERT_TRUE(job.settle());
+  }
+  EXPECT_EQ(job.status().restarts.in_place, 4) << "a new pod would have no states in memory";
+  EXPECT_EQ(job.status().restarts.pod_replacements, 0);
 }
 
 TEST(InPlaceTest, FailuresOutsideTheWindowAreForgotten) {
@@ -389,70 +436,6 @@ TEST(InPlaceTest, AnAttemptThatCondemnsAPodStillSeenIsNotForgotten) {
     EXPECT_EQ(status.attempts.front().pod_uid, "lost");
     EXPECT_EQ(status.attempts.back().generation, generation);
   }
-}
-
-TEST(ReplacePodTest, OnlyThePodWhoseRankFailedIsReplaced) {
-  StayingJob job(job_of(3, RestartStrategy::kReplacePod));
-  job.fail_rank(0, 69);
-  job.fail_rank(1, 1);
-  ASSERT_TRUE(job.pass(kBackoffOver));
-  EXPECT_EQ(job.status().restarts.pod_replacements, 1);
-  EXPECT_EQ(job.member(0).created_generation, 1);
-  EXPECT_EQ(job.member(1).created_generation, 2);
-  EXPECT_EQ(job.member(2).created_generation, 1);
-}
-
-api::TrainingJob job_that_reacts_by(api::StallAction action) {
-  api::TrainingJob manifest = job_of(3, RestartStrategy::kRecreateAll);
-  manifest.spec.progress_policy.on_stall = action;
-  return manifest;
-}
-
-/// Rank 1 of three stands still, and the others wait for it.
-class StalledJob : public StayingJob {
- public:
-  explicit StalledJob(api::StallAction action) : StayingJob(job_that_reacts_by(action)) {
-    facts.now.p99_step_seconds = 0.1;
-    step_to(5);
-    for (const int index : {0, 2})
-      rank(index).arrivals = 9;
-  }
-};
-
-TEST(StallScopeTest, RestartProcessKeepsThePods) {
-  StalledJob job(api::StallAction::kRestartProcess);
-  ASSERT_TRUE(job.pass(seconds(11)));
-  EXPECT_EQ(job.status().restarts.in_place, 1);
-  EXPECT_EQ(job.status().attempts[0].failure_class, api::FailureClass::kHang);
-  EXPECT_EQ(job.status().attempts[0].pod_uid, job.member(1).uid);
-  EXPECT_EQ(job.member(1).created_generation, 1);
-}
-
-TEST(StallScopeTest, ReplacePodReplacesThatOfTheRankToBlame) {
-  StalledJob job(api::StallAction::kReplacePod);
-  ASSERT_TRUE(job.pass(seconds(11)));
-  ASSERT_TRUE(job.pass(kBackoffOver));
-  EXPECT_EQ(job.status().restarts.pod_replacements, 1);
-  EXPECT_EQ(job.member(0).created_generation, 1);
-  EXPECT_EQ(job.member(1).created_generation, 2);
-}
-
-TEST(StallScopeTest, AStallBeforeTheFirstStepReplacesAll) {
-  api::TrainingJob manifest = job_that_reacts_by(api::StallAction::kRestartProcess);
-  manifest.spec.progress_policy.startup_timeout = seconds(60);
-  manifest.spec.failure_policy.backoff = {seconds(1), seconds(1)};
-  StayingJob job(std::move(manifest));
-  ASSERT_TRUE(job.pass(seconds(61)));
-  ASSERT_TRUE(job.pass(seconds(1)));
-  EXPECT_EQ(job.status().restarts.total, 1);
-  EXPECT_EQ(job.member(0).created_generation, 2);
-}
-
-TEST(StallScopeTest, RestartJobReplacesAll) {
-  StalledJob job(api::StallAction::kRestartJob);
-  ASSERT_TRUE(job.pass(seconds(11)));
-  ASSERT_TRUE(job.pass(kBackoffOver));
-  EXPECT_EQ(job.member(0).created_generation, 2);
 }
 
 }  // namespace

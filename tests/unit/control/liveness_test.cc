@@ -148,6 +148,51 @@ TEST(LivenessTest, SilenceAndAPeersReportMeanLost) {
   EXPECT_EQ(job.status().restarts.classes.at(0).failure_class, api::FailureClass::kInfrastructure);
 }
 
+PeerReport report_on(int rank) {
+  PeerReport report;
+  report.generation = 1;
+  report.reporter_rank = 0;
+  report.lost_rank = rank;
+  report.message = "all_reduce overdue";
+  return report;
+}
+
+TEST(LivenessTest, NodesThatFallSilentOneAfterTheOtherAreOneRestart) {
+  for (const bool comes_back : {false, true}) {
+    ReportingJob job(make_job(6));
+    job.step_to(1);
+    job.disconnect(1);
+    for (const int rank : {1, 2})
+      job.facts.now.peer_reports.push_back(report_on(rank));
+    ASSERT_TRUE(job.pass(seconds(2)));
+    job.disconnect(2);
+    ASSERT_TRUE(job.pass(seconds(2)));
+    EXPECT_EQ(job.status().restarts.total, 0) << "the second may be lost, too";
+    if (comes_back) {
+      job.facts.now.members[2].connected = true;
+      ASSERT_TRUE(job.settle());
+      EXPECT_EQ(job.status().restarts.total, 1) << "nobody else is silent";
+    }
+    ASSERT_TRUE(job.pass(seconds(2)));
+    EXPECT_EQ(job.status().restarts.total, 1);
+  }
+}
+
+TEST(LivenessTest, TheWaitForOthersEndsThreeSecondsAfterTheFirstIsLost) {
+  ReportingJob job(make_job(9));
+  job.step_to(1);
+  for (const int rank : {1, 2, 3, 4})
+    job.facts.now.peer_reports.push_back(report_on(rank));
+  for (const int rank : {1, 2, 3}) {
+    job.disconnect(rank);
+    ASSERT_TRUE(job.pass(seconds(2)));
+    EXPECT_EQ(job.status().restarts.total, 0) << rank;
+  }
+  job.disconnect(4);
+  ASSERT_TRUE(job.pass(seconds(1)));
+  EXPECT_EQ(job.status().restarts.total, 1) << "the first is silent for 7 s";
+}
+
 TEST(LivenessTest, AReportOfAnOlderGenerationIsNoEvidence) {
   ReportingJob job(make_job(3));
   job.step_to(1);

@@ -73,6 +73,20 @@ TEST_F(LostStatusTest, AnOperatorThatHasJustBegunKnowsItByThePods) {
   EXPECT_EQ(live_members().size(), 2U);
 }
 
+/// Pods that restarts have kept are older than their generation: their agents know it.
+TEST_F(LostStatusTest, AnOperatorThatHasJustBegunKnowsItByAgentsInPodsThatWereKept) {
+  ASSERT_TRUE(job_.settle());
+  empty_status();
+  job_.restart_controller();
+  job_.facts.now.listens_since = job_.clock.now();
+  look_on();
+  EXPECT_EQ(generation(), 0) << "agents may be about to come back";
+  job_.facts.now.newest_generation = 7;
+  look_on();
+  EXPECT_EQ(generation(), 8);
+  EXPECT_EQ(live_members().size(), 2U);
+}
+
 TEST_F(LostStatusTest, AStatusThatWasSetBackIsCountedOnFromTheLast) {
   ASSERT_TRUE(job_.settle());
   const api::TrainingJobStatus first = job_.status();

@@ -134,6 +134,31 @@ TEST(PlanEdgeTest, ACompleteEngineHasDoneAllItsStepsWhateverItCouldTell) {
   EXPECT_EQ(job.status().progress->percentage, 100);
 }
 
+TEST(PlanEdgeTest, AnEngineThatHasStoppedEarlyHasDoneTheStepsThatItDid) {
+  auto manifest = make_job(2);
+  manifest.spec.engine.emplace().steps = 1000;
+  ReportingJob job(std::move(manifest));
+  job.facts.now.resumed_from_step = 0;
+  job.step_to(290);
+  contract::RunResult result{"beef", 300, 1.0, 2.0};
+  result.best =
+      contract::BestModel{.step = 200, .validation_loss = 1.5, .checkpoint = "g1-step-0000000200"};
+  result.stopped_early = true;
+  job.facts.now.result = result;
+  job.cluster.finish_all();
+  ASSERT_TRUE(job.settle());
+  ASSERT_TRUE(job.is(ConditionType::kComplete));
+  ASSERT_TRUE(job.status().progress.has_value());
+  EXPECT_EQ(job.status().progress->step, 300);
+  EXPECT_EQ(job.status().progress->percentage, 100);
+  const api::TrainingJobStatus status = job.status();
+  const api::Condition* complete = find_condition(status, ConditionType::kComplete);
+  ASSERT_NE(complete, nullptr);
+  EXPECT_EQ(complete->message,
+            "2 nodes, generation 1; stopped early at step 300 of 1000; the best model is "
+            "g1-step-0000000200");
+}
+
 TEST(PlanEdgeTest, AFailedEngineKeepsTheProgressThatItMade) {
   auto manifest = make_job(2);
   manifest.spec.engine.emplace();

@@ -80,19 +80,24 @@ TEST(LayoutEdgeTest, IsThatOfTheGenerationAndNamesTheShardAskedFor) {
   EXPECT_EQ(status.membership.layout, "dp 2 x shard 3 (4 asked for), ZeRO-3");
   spec.num_proc_per_node = api::kAutoProcPerNode;
   open_generation(status, {}, spec, 4, 4, kLookedAt);
-  EXPECT_EQ(status.membership.layout, "") << "nodes say how many ranks they have";
+  EXPECT_EQ(status.membership.layout, "shard 4, ZeRO-3") << "one rank a node without GPUs";
+  EXPECT_EQ(status.membership.world_size, 4);
+  spec.pod_template.emplace().containers = {{.name = "log", .gpus = 1},
+                                            {.name = "trainer", .gpus = 2}};
+  open_generation(status, {}, spec, 5, 4, kLookedAt);
+  EXPECT_EQ(status.membership.world_size, 8);
 }
 
 TEST(ConditionEdgeTest, RunningEndsAsSoonAsOneIsNotReadyAndNobodyIsNotRunning) {
   api::TrainingJobStatus status;
-  describe_generation(status, {}, {}, true, kLookedAt);
+  describe_generation(status, {}, {}, {true}, kLookedAt);
   EXPECT_FALSE(is_true(status, ConditionType::kRunning)) << "a gang of nobody";
   status.nodes.target = 2;
   status.nodes.ready = 2;
-  describe_generation(status, {}, {}, true, kLookedAt);
+  describe_generation(status, {}, {}, {true}, kLookedAt);
   EXPECT_TRUE(is_true(status, ConditionType::kRunning));
   status.nodes.ready = 1;
-  describe_generation(status, {}, {}, true, kLookedAt);
+  describe_generation(status, {}, {}, {true}, kLookedAt);
   EXPECT_FALSE(is_true(status, ConditionType::kRunning));
 }
 
@@ -131,7 +136,7 @@ TEST(ConditionEdgeTest, ANodeThatHasEndedIsNotCalledReady) {
   status.nodes.target = 3;
   status.nodes.ready = 3;
   const auto message = [&] {
-    describe_generation(status, {}, {}, true, kLookedAt);
+    describe_generation(status, {}, {}, {true}, kLookedAt);
     return find_condition(status, ConditionType::kRunning)->message;
   };
   EXPECT_EQ(message(), "3 of 3 nodes are ready");
@@ -164,11 +169,11 @@ TEST(ConditionEdgeTest, ABackOffIsToldOnceAndStaysTrue) {
                              text::format_time(kLookedAt + seconds(40)) +
                              " after a back-off of 40 s";
   for (const seconds later : {seconds(0), seconds(39), seconds(60)}) {
-    describe_generation(status, spec, {}, true, kLookedAt + later);
+    describe_generation(status, spec, {}, {true}, kLookedAt + later);
     EXPECT_EQ(find_condition(status, ConditionType::kScheduled)->message, wanted);
   }
   spec.failure_policy.backoff = {seconds(0), seconds(0)};
-  describe_generation(status, spec, {}, true, kLookedAt);
+  describe_generation(status, spec, {}, {true}, kLookedAt);
   EXPECT_EQ(find_condition(status, ConditionType::kScheduled)->message, "waiting for all 2 pods");
 }
 

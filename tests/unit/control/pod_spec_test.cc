@@ -59,12 +59,12 @@ TEST(PodSpecTest, RanksOfAnEngineOutwaitTheLongestStall) {
             "9060");
 }
 
-TEST(PodSpecTest, WithoutATemplateOrACountTheClusterAndTheAgentChoose) {
+TEST(PodSpecTest, WithoutATemplateTheClusterChoosesAndAutoIsOneRank) {
   api::TrainingJobSpec spec;
   spec.num_proc_per_node = api::kAutoProcPerNode;
   const PodSpec pod = make_pod_spec({}, spec, 0, 1, 1);
   EXPECT_THAT(pod.template_json, IsEmpty());
-  EXPECT_EQ(pod.environment.at(kEnvNumProcPerNode), "auto");
+  EXPECT_EQ(pod.environment.at(kEnvNumProcPerNode), "1");
 }
 
 TEST(ConfigurationTest, WhatPodsAreMadeFromChangesIt) {

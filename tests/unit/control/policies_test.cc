@@ -56,6 +56,7 @@ TEST(RestartPolicyTest, ExitsHaveTheClassOfWhoeverIsToBlame) {
       {137, 9, "Error", FailureClass::kInfrastructure},
       {137, {}, "Error", FailureClass::kInfrastructure},
       {137, 9, "OOMKilled", FailureClass::kApplication},
+      {139, 11, kGpuFailed, FailureClass::kInfrastructure},
       {139, 11, "Error", FailureClass::kApplication},
       {134, 6, "Error", FailureClass::kApplication},
   };

@@ -291,7 +291,7 @@ TEST_F(ProgressEdgeTest, RanksAreSlowBesideThoseOfTheirStageAlone) {
   EXPECT_EQ(slowest(4), std::nullopt) << "each is alone on its stage";
   EXPECT_EQ(slowest(3), std::nullopt) << "4 ranks are no 3 stages";
   world = 0;
-  EXPECT_EQ(slowest(2), 1) << "of numProcPerNode auto";
+  EXPECT_EQ(slowest(2), 1) << "a status of an earlier version does not have it";
   world = 8;  // half of the agents have not reported yet: these ranks are all of the first stage
   EXPECT_EQ(slowest(2), 2);
   EXPECT_EQ(slowest(4), 1);

@@ -177,6 +177,7 @@ class ManyJobs final : public Cluster {
   Result<CreateReply> create_pod(const PodSpec&) override { return CreateReply(); }
   Status delete_pod(const PodRef&, Duration) override { return {}; }
   Status remove_member_label(const PodRef&) override { return {}; }
+  Status promote_pod(const PodRef&, int) override { return {}; }
   Status delete_job(const JobKey&, const std::string&) override { return {}; }
   Status emit_event(const JobKey&, const Event&) override { return {}; }
   void set_listener(Listener) override {}

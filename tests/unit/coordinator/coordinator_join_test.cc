@@ -241,5 +241,48 @@ TEST_F(CoordinatorJoinTest, ANewCoordinatorFinishesWhatIsWritten) {
   EXPECT_TRUE(b.told().empty()) << "its ranks have started: nothing is started twice";
 }
 
+TEST_F(CoordinatorJoinTest, ASpareWaitsThroughGenerationsAndStartsAtTheIndexThatItIsGiven) {
+  ScriptedAgent spare(transport_, "pod-s", 2, 3);
+  spare.set_stays();
+  break_a();
+  MembershipOrder order = order_of_two_nodes(3);
+  order.spares = {"pod-s"};
+  coordinator_.publish(order);
+  spare.connect();
+  poll();
+  EXPECT_EQ(facts().members.size(), 2u);
+  ASSERT_EQ(facts().spares.size(), 1u);
+  EXPECT_TRUE(facts().spares[0].connected);
+  order = order_of_two_nodes(4);
+  order.spares = {"pod-s"};
+  coordinator_.publish(order);
+  poll();
+  EXPECT_TRUE(spare.told().empty()) << "neither fenced nor started";
+  order = order_of_two_nodes(5);
+  order.members.at(0).pod_uid = "pod-s";
+  coordinator_.publish(order);
+  const auto told = spare.told();
+  ASSERT_EQ(told.size(), 2u);
+  EXPECT_EQ(told[0].join_generation().generation(), 5);
+  EXPECT_EQ(told[1].start_generation().node_index(), order.members[0].node_index);
+  EXPECT_EQ(told[1].start_generation().ranks_size(), 2);
+  EXPECT_TRUE(facts().spares.empty());
+}
+
+TEST_F(CoordinatorJoinTest, ASpareThatIsWantedNoMoreIsFenced) {
+  ScriptedAgent spare(transport_, "pod-s", 2, 3);
+  spare.set_stays();
+  break_a();
+  MembershipOrder order = order_of_two_nodes(3);
+  order.spares = {"pod-s"};
+  coordinator_.publish(order);
+  spare.connect();
+  poll();
+  coordinator_.publish(order_of_two_nodes(4));
+  const auto told = spare.told();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_TRUE(told[0].has_fenced());
+}
+
 }  // namespace
 }  // namespace trainyard::control

@@ -88,16 +88,6 @@ TEST_F(CoordinatorTest, StartsNothingOfAMembershipThatIsBeingStopped) {
   EXPECT_THAT(a_.told(), IsEmpty());
 }
 
-TEST_F(CoordinatorTest, AgentsCountTheirDevicesWhereTheManifestSaysAuto) {
-  MembershipOrder order = order_of_two_nodes();
-  order.num_proc_per_node = 0;
-  coordinator_.publish(order);
-  a_.connect();
-  b_.connect();
-  poll();
-  EXPECT_THAT(b_.told().at(0).start_generation().ranks(), ElementsAre(3, 4, 5));
-}
-
 TEST_F(CoordinatorTest, TheFirstGenerationHasNoParent) {
   MembershipOrder order = order_of_two_nodes();
   order.previous_generation.reset();

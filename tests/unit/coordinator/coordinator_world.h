@@ -41,7 +41,6 @@ class ScriptedAgent {
     hello.set_host_id("host");
     hello.set_ranks_started(ranks_started);
     hello.set_table_delivered(table_delivered);
-    hello.set_devices(3);
     hello.set_takes_table_key(takes_table_key);
     hello.set_table_key(table_key);
     hello.set_stays(stays_);

@@ -102,6 +102,43 @@ TEST_F(GrpcTransportTest, CarriesMessagesBothWaysInOrder) {
     EXPECT_EQ(answers[static_cast<size_t>(i)].message->fence().term(), i);
 }
 
+/// Agents get one message, and what they share is held once until the last has received it.
+TEST_F(GrpcTransportTest, WhatManyAgentsAreToldIsHeldOnce) {
+  std::vector<std::unique_ptr<GrpcChannel>> channels;
+  for (int i = 0; i < 3; ++i) {
+    channels.push_back(std::make_unique<GrpcChannel>(transport_->address()));
+    channels.back()->open();
+    channel_events(*channels.back(), 1);
+  }
+  std::vector<ConnectionId> connections;
+  for (const ServerEvent& event : server_events(3))
+    connections.push_back(event.connection);
+  ToAgent shared;
+  for (int rank = 0; rank < 100; ++rank)
+    shared.mutable_rank_table()->add_ranks()->set_rank(rank);
+  auto tail = std::make_shared<const std::string>(shared.SerializeAsString());
+  const std::weak_ptr<const std::string> kept = tail;
+  for (size_t i = 0; i < connections.size(); ++i) {
+    ToAgent own;
+    own.mutable_fence()->set_term(static_cast<int64_t>(i) + 1);
+    ASSERT_TRUE(transport_->send_with_tail(connections[i], own, tail));
+  }
+  tail.reset();
+  std::vector<int64_t> terms;
+  for (auto& channel : channels) {
+    const auto told = channel_events(*channel, 1);
+    ASSERT_EQ(told.size(), 1u);
+    EXPECT_EQ(told[0].message->rank_table().ranks_size(), 100);
+    EXPECT_EQ(told[0].message->rank_table().ranks(99).rank(), 99);
+    terms.push_back(told[0].message->fence().term());
+  }
+  EXPECT_THAT(terms, ::testing::UnorderedElementsAre(1, 2, 3));
+  const auto deadline = std::chrono::steady_clock::now() + kDeadline;
+  while (!kept.expired() && std::chrono::steady_clock::now() < deadline)
+    transport_->take(std::chrono::milliseconds(10));
+  EXPECT_TRUE(kept.expired());
+}
+
 TEST_F(GrpcTransportTest, FinishDeliversWhatWasSent) {
   GrpcChannel channel(transport_->address());
   channel.open();

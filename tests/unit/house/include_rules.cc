@@ -20,10 +20,10 @@ const std::vector<RoomRule>& worker_rooms() {
       {"worker/stacks/", {}},
       {"worker/safetensors/", {}},
       {"worker/data/", {}},
-      {"worker/device/", {}},
+      {"worker/device/", {"worker/trace/"}},
       {"worker/model/", {"worker/data/"}},
       {"worker/program/", {}},
-      {"worker/comm/", {"worker/trace/"}},
+      {"worker/comm/", {"worker/device/", "worker/trace/"}},
       {"worker/state/", {"worker/comm/", "worker/device/", "worker/model/"}},
       {"worker/memory/", {"worker/model/", "worker/program/", "worker/state/"}},
       {"worker/engine/",
@@ -44,7 +44,7 @@ const std::vector<RoomRule>& worker_rooms() {
       {"worker/matrix/",
        {"worker/comm/", "worker/data/", "worker/device/", "worker/engine/", "worker/job/",
         "worker/state/"}},
-      {"worker/main.cc", {"worker/rank/"}},
+      {"worker/main.cc", {"worker/comm/nccl", "worker/rank/"}},
   };
   return list;
 }

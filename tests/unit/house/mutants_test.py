@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import tomllib
 import unittest
 from unittest import mock
@@ -403,9 +404,14 @@ class JudgeTest(unittest.TestCase):
     def test_what_a_test_leaves_behind_ends_with_it(self):
         marks = {tree.OF_RUN: f"{os.getpid()}-of-this-test", tree.CHOSEN: "7"}
         others = {**marks, tree.CHOSEN: "8"}
-        left, kept = (subprocess.Popen(["sleep", "60"], env={**os.environ, **of}, start_new_session=True)
+        left, kept = (subprocess.Popen(["sleep", "600"], env={**os.environ, **of}, start_new_session=True)
                       for of in (marks, others))
         try:
+            # A process is there a moment before its environment is.
+            deadline = time.monotonic() + 60
+            while not all(pathlib.Path(f"/proc/{p.pid}/environ").read_bytes() for p in (left, kept)):
+                self.assertLess(time.monotonic(), deadline)
+                time.sleep(0.01)
             tree.end_left_behind(marks)
             self.assertEqual(left.wait(timeout=60), -signal.SIGKILL)
             self.assertIsNone(kept.poll())

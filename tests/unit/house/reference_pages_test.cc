@@ -1,8 +1,10 @@
 // What the pages for users name is there, and what they must name they do name.
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <regex>
 #include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -79,6 +81,60 @@ TEST(ReferencePagesTest, ThePageOfCommandsListsThemAllAndOptionsThatAreThere) {
   const auto options = matches(code, R"re("(?:-o,)?(--[a-z-]+))re");
   for (const std::string& option : matches(page, "`(--[a-z-]+)"))
     EXPECT_THAT(options, Contains(option));
+}
+
+/// Every path of a TrainingJob, as `spec.engine.batch.microSequences`, that the generated page has.
+std::set<std::string> field_paths() {
+  std::set<std::string> paths;
+  std::string section;
+  std::istringstream page(text_below("docs/reference/trainingjob.md"));
+  for (std::string line; std::getline(page, line);) {
+    std::smatch found;
+    if (std::regex_search(line, found, std::regex("^## `([\\w.]+)`"))) {
+      section = found[1];
+      paths.insert(section);
+    } else if (std::regex_search(line, found, std::regex("^\\| `(\\w+)` \\|"))) {
+      paths.insert(section + "." + found[1].str());
+    }
+  }
+  return paths;
+}
+
+/// Whether a text like `batch.microSequences` or `spec.engine.batch` begins with a part of a
+/// TrainingJob that has fields, but names none of them.
+bool names_no_field(const std::string& text, const std::set<std::string>& paths) {
+  const std::string above = text.substr(text.starts_with("spec.") ? 5 : 0);
+  const std::string head = above.substr(0, above.find('.'));
+  const auto is_head = [&](const std::string& path) {
+    return path.find("." + head + ".") != std::string::npos;
+  };
+  if (std::none_of(paths.begin(), paths.end(), is_head)) return false;
+  return std::none_of(paths.begin(), paths.end(), [&](const std::string& path) {
+    return path == text || path.ends_with("." + text);
+  });
+}
+
+TEST(ReferencePagesTest, FieldsInTheTextAreThere) {
+  const std::set<std::string> paths = field_paths();
+  EXPECT_THAT(paths, SizeIs(testing::Gt(250)));
+  EXPECT_TRUE(names_no_field("batch.micro", paths));
+  EXPECT_TRUE(names_no_field("spec.engine.batches", paths));
+  EXPECT_FALSE(names_no_field("batch.microSequences", paths));
+  EXPECT_FALSE(names_no_field("torch.distributed", paths));
+  const std::set<std::string> of_others = {"failurePolicy.maxRestarts", "elasticPolicy.minReplicas",
+                                           "engine.json", "model.safetensors"};
+  std::set<std::string> wrong;
+  int seen = 0;
+  for (const SourceFile& file : sources()) {
+    if (!file.path.ends_with(".md") || file.path == "CHANGELOG.md") continue;
+    for (const std::string& text : matches(file.text, "`([a-z]\\w*(?:\\.[a-z]\\w*)+)[`:]")) {
+      ++seen;
+      if (!of_others.contains(text) && names_no_field(text, paths))
+        wrong.insert(file.path + ": " + text);
+    }
+  }
+  EXPECT_THAT(wrong, IsEmpty());
+  EXPECT_GT(seen, 200);
 }
 
 /// What the command line knows.

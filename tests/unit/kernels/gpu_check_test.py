@@ -4,11 +4,13 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
+from unittest import mock
 
 TOOLS = pathlib.Path(sys.argv.pop(1))
 # The same as run.py's: whether there is a device.
@@ -19,12 +21,26 @@ LADDER = """case "$*" in
 esac"""
 
 
+# An engine whose checkpoint is a file. It trains until it is killed where it is asked to, and resumes with the state of $1.
+ENGINE = """for last; do :; done
+case "$*" in
+*--until-killed*) for x; do [ "$before" = --checkpoints ] && touch "$x/saved"; before=$x; done
+  echo '{{"done": 1}}'; echo '{{"done": 2}}'; {hangs};;
+*--checkpoints*) [ -e "$last/saved" ] && echo '{{"hash": "{hash}", "losses": [2.0, 1.0], "resumed_from": {resumed}}}';;
+*) echo '{{"hash": "7", "losses": [2.0, 1.0], "resumed_from": -1, "tokens_s": 5, "step_ms": 1.0}}';;
+esac"""
+RESUMED_AS = "2 ranks, ZeRO 3, as 1 rank"
+
+
 class GpuCheckTest(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
         self.bundle = pathlib.Path(self.folder.name)
-        for name in ("run.sh", "run.py", "floors.json"):
-            shutil.copy(TOOLS / name, self.bundle)
+        for path in [TOOLS / "run.sh", *TOOLS.glob("*.py")]:
+            shutil.copy(path, self.bundle)
+        floors = subprocess.run([TOOLS.parent / "gpu_budget", "-o", "floors"], check=True, capture_output=True, text=True).stdout
+        (self.bundle / "floors.json").write_text(floors)
+        (self.bundle / "budget.json").write_text('{"tiny": 10}')
         (self.bundle / "expected.record").write_text("CudaOptimizerTest.X 0 7\nCudaAttentionTest.Y 0 8\n")
         for folder in ("bin", "emulated"):
             (self.bundle / folder).mkdir()
@@ -32,6 +48,7 @@ class GpuCheckTest(unittest.TestCase):
                      '*) cat > "$TRAINYARD_CUDA_RECORD" < expected;; esac')
         self.write_record("CudaOptimizerTest.X 0 7\nCudaAttentionTest.Y 0 8\n")
         self.step_ends_with({"bin": 1.0, "emulated": 1.0})
+        self.program("gpu_engine", """echo '{"hash": "7", "losses": [2.0, 1.0]}'""")
         self.program("gpu_products", """echo '{"chain": "form 0", "hash": "7"}'""")
         self.program("gpu_kernel_ladder", """echo '{"begins": "copy"}'; echo '{"kernel": "copy", "gb_s": 2.0}'""")
 
@@ -63,9 +80,9 @@ class GpuCheckTest(unittest.TestCase):
         return {name: report["status"] for name, report in reports.items()}
 
     def test_reports_every_part_in_three_files(self):
-        run, reports = self.run_parts("--parts", "identity,products,tests,step,ladder")
+        run, reports = self.run_parts("--parts", "identity,products,tests,step,engine,ladder")
         self.assertEqual(0, run.returncode, run.stdout + run.stderr)
-        self.assertEqual(dict.fromkeys(("identity", "products", "tests", "step", "ladder"), "passed"), self.statuses(reports))
+        self.assertEqual(dict.fromkeys(("identity", "products", "tests", "step", "engine", "ladder"), "passed"), self.statuses(reports))
         self.assertEqual(2, reports["tests"]["results_compared"])
         out = self.bundle / "out"
         self.assertEqual(["logs.tar.gz", "report.json", "results.jsonl"], sorted(path.name for path in out.iterdir()))
@@ -113,6 +130,126 @@ class GpuCheckTest(unittest.TestCase):
         run, reports = self.run_parts("--parts", "step")
         self.assertIn("canonical: the order of micro-batches changes exact sums", reports["step"]["wrong"])
 
+    def test_a_layout_that_ends_in_another_state_is_a_failure(self):
+        self.program("gpu_engine", """case "$*" in *--zero*) h=8;; *) h=7;; esac; echo '{"losses": [2.0, 1.0], "hash": "'$h'"}'""")
+        run, reports = self.run_parts("--parts", "engine")
+        self.assertEqual(["gpt2, 2 ranks, ZeRO 3: another state than that of one rank",
+                          "llama, 2 ranks, ZeRO 3: another state than that of one rank"], reports["engine"]["wrong"])
+        for fast in ("1.03", "NaN"):
+            self.program("gpu_engine", f"""l=1.0; case "$*" in *--fast*) l={fast};; esac; echo '{{"losses": [2.0, '$l'], "hash": "7"}}'""")
+            wrong = self.run_parts("--parts", "engine")[1]["engine"]["wrong"]
+            self.assertEqual(1, len(wrong))
+            self.assertRegex(wrong[0], r"gpt2, 1 rank, Fast: losses .* differ from canonical ones")
+        self.program("gpu_engine", "echo no product; exit 1")
+        run, reports = self.run_parts("--parts", "engine")
+        self.assertEqual("failed", reports["engine"]["status"])
+        self.assertIn("no product", reports["engine"]["models"]["gpt2"]["1 rank"]["error"])
+
+    def engine_resumes(self, hash="7", resumed=1, hangs="exec sleep 600"):
+        self.program("gpu_engine", ENGINE.format(hash=hash, resumed=resumed, hangs=hangs))
+        reports = self.run_parts("--parts", "resume")[1]
+        return reports["resume"]["status"], reports["resume"]["wrong"]
+
+    def test_a_run_that_was_killed_has_to_end_in_the_state_of_one_that_was_not(self):
+        self.assertEqual(("passed", []), self.engine_resumes())
+        self.assertEqual(("failed", [f"{RESUMED_AS}: another state than that of a run that was not killed"]), self.engine_resumes(hash="8"))
+        self.assertEqual(("failed", [f"{RESUMED_AS}: resumed from step -1, and 1 was saved"]), self.engine_resumes(resumed=-1))
+        self.assertEqual(("failed", [RESUMED_AS]), self.engine_resumes(hangs="exit 0"))
+
+    def worker_ends_in(self, alone="7", zero3="7", zero1="7", nccl="7"):
+        """The hashes of the states that runs of the worker end in."""
+        self.program("trainyard-worker", f"""grep -q '"device": "Cuda"' "$TRAINYARD_ENGINE_CONFIG" || exit 3
+            echo '{{"message":"run complete","state_hash":"{alone}","loss":1.5}}'; echo '{{"message":"after"}}'""")
+        self.program("gpu_train", f"""case "$*" in
+            *--write-tokens*) mkdir "$2"; exit;;
+            *--ranks*) for x; do [ "$before" = --config ] && config=$x; before=$x; done;;
+            esac
+            hash={zero3}; grep -q '"zeroStage": 1' "$config" && hash={zero1}; grep -q Nccl "$config" && hash={nccl}
+            echo '{{"state_hash":"'$hash'","loss":1.5}}'""")
+
+    def test_the_worker_and_its_layouts_have_to_end_in_one_state(self):
+        self.worker_ends_in()
+        run, reports = self.run_parts("--parts", "worker,nccl")
+        self.assertEqual({"worker": "passed", "nccl": "passed"}, self.statuses(reports), run.stdout)
+        self.assertEqual(["trainyard-worker", "2 ranks, ZeRO 3", "4 ranks, ZeRO 1"], list(reports["worker"]["runs"]))
+        self.worker_ends_in(zero1="8", nccl="9")
+        reports = self.run_parts("--parts", "worker,nccl")[1]
+        self.assertEqual(["4 ranks, ZeRO 1: another state than that of trainyard-worker"], reports["worker"]["wrong"])
+        self.assertEqual(["NCCL: another state than that of host memory"], reports["nccl"]["wrong"])
+        self.program("trainyard-worker", "echo 'no driver'; exit 64")
+        reports = self.run_parts("--parts", "worker")[1]
+        self.assertIn("no driver", reports["worker"]["runs"]["trainyard-worker"]["error"])
+        self.program("gpu_train", "exit 1")
+        self.assertEqual(["tokens"], self.run_parts("--parts", "worker")[1]["worker"]["wrong"])
+
+    def module(self):
+        """run.py of this bundle."""
+        sys.path.insert(0, str(self.bundle))
+        self.addCleanup(sys.path.remove, str(self.bundle))
+        for name in ("run", "runner", "cases", "kernel_parts", "engine_parts"):
+            self.addCleanup(sys.modules.pop, name, None)
+        import run as module
+        return module
+
+    def test_the_parts_of_a_call_end_within_its_deadline(self):
+        module = self.module()
+        for name, parts in module.CALLS.items():
+            self.assertLessEqual(sum(parts.values()), module.DEADLINE_S, name)
+        for part in module.LIMITS_S:
+            self.assertTrue(callable(getattr(module.Parts, part)), part)
+
+    def test_two_ranks_on_one_gpu_are_not_run_by_an_older_nccl(self):
+        module = self.module()
+        runner = module.Parts(self.bundle, False, 300)
+        self.addCleanup(shutil.rmtree, runner.work)
+        runner.gpu, runner.deadline = True, time.monotonic() + 300
+        with mock.patch("cases.NCCL_VERSION", "print(22803)"):
+            self.assertEqual("not run", runner.part("nccl", 300))
+        self.assertIn("2.30 or newer, which this bundle does not carry", runner.reports["nccl"]["reason"])
+        self.assertIn("found version 22803", runner.reports["nccl"]["reason"])
+
+    def test_a_run_that_is_ended_leaves_no_program_behind(self):
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            pids = self.bundle / "pids"
+            self.program("gpu_products", f'echo $$ >> "{pids}"; exec sleep 600')
+            run = subprocess.Popen([self.bundle / "run.sh", "--out", self.bundle / "out", "--emulated", "--parts", "products"],
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            while not pids.exists() or not pids.read_text().strip():
+                self.assertIsNone(run.poll())
+                time.sleep(0.01)
+            run.send_signal(number)
+            self.assertEqual(128 + number if number == signal.SIGTERM else -number, run.wait())
+            engine = pathlib.Path("/proc") / pids.read_text().split()[0] / "cmdline"
+            while engine.exists() and b"sleep" in engine.read_bytes():  # this test's time limit ends a wait for nothing
+                time.sleep(0.01)
+            pids.unlink()
+
+    def test_speed_is_held_against_what_was_predicted(self):
+        self.program("gpu_engine", ENGINE.format(hash="7", resumed=1, hangs="exit 0"))
+        run, reports = self.run_parts("--parts", "speed")
+        tiny = reports["speed"]["models"]["tiny"]
+        self.assertEqual(("passed", 5, 10, 0.5), (reports["speed"]["status"], *(
+            tiny[key] for key in ("tokens_s", "predicted_tokens_s", "of_predicted"))))
+        (self.bundle / "budget.json").write_text('{"tiny": 11}')
+        self.assertEqual(["tiny: 0.455 of the predicted tokens/s, less than 0.5"], self.run_parts("--parts", "speed")[1]["speed"]["wrong"])
+        self.program("gpu_engine", "echo 'gpu_engine: needs 9 bytes of GPU memory, and 8 are free'; exit 1")
+        run, reports = self.run_parts("--parts", "speed")
+        self.assertEqual((3, "not run"), (run.returncode, reports["speed"]["status"]))
+        self.program("gpu_engine", "exit 1")
+        self.assertEqual(["tiny", "tiny, Fast"], self.run_parts("--parts", "speed")[1]["speed"]["wrong"])
+
+    def test_losses_beside_pytorch_are_bounded_and_need_it(self):
+        (self.bundle / "torch.py").write_text("raise ImportError('no torch for this test')\n")
+        with mock.patch.dict(os.environ, PYTHONPATH=str(self.bundle)):
+            run, reports = self.run_parts("--parts", "losses")
+            self.assertEqual((3, "not run"), (run.returncode, reports["losses"]["status"]))
+            self.assertIn("no torch for this test", reports["losses"]["reason"])
+            (self.bundle / "torch.py").write_text("")
+            for loss, status in (("1.01", "passed"), ("1.03", "failed"), ("NaN", "failed"), ("1.0, 0.5", "failed")):
+                (self.bundle / "peers.py").write_text(f"""print('{{"losses": [2.0, {loss}]}}')""")
+                reports = self.run_parts("--parts", "losses")[1]
+                self.assertEqual((status, 0.02), (reports["losses"]["status"], reports["losses"]["bound"]), loss)
+
     def test_exact_results_may_not_differ_and_rounded_ones_may(self):
         self.write_record("CudaOptimizerTest.X 0 7\nCudaAttentionTest.Y 0 9\n")
         run, reports = self.run_parts("--parts", "tests")
@@ -142,11 +279,8 @@ class GpuCheckTest(unittest.TestCase):
 
     def test_losses_of_the_device_may_differ_by_rounding_alone(self):
         """On a machine that has a GPU the part step compares them; here its comparison is called."""
-        sys.path.insert(0, str(self.bundle))
-        self.addCleanup(sys.path.remove, str(self.bundle))
-        self.addCleanup(sys.modules.pop, "run")
-        import run as module  # the copy in this bundle
-        runner = module.Runner(self.bundle, False)
+        runner = self.module().Parts(self.bundle, False, 300)
+        self.addCleanup(shutil.rmtree, runner.work)
         runner.deadline = time.monotonic() + 300
         self.step_ends_with({"bin": 1.015, "emulated": 1.0})
         self.assertEqual({}, runner.small_losses_differ())

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -227,6 +228,17 @@ TEST_F(SimtTest, AFailingAllocationLeavesThePointerNull) {
   EXPECT_EQ(cudaSuccess, cudaGetLastError());
 }
 
+TEST_F(SimtTest, AnAddressThatWasFreedIsNotAllocatedAgainWhereATestAsksForThat) {
+  emulation_options().reuses_addresses = false;
+  std::set<void*> seen;
+  for (int i = 0; i < 3; ++i) {
+    void* memory = nullptr;
+    EXPECT_EQ(cudaSuccess, cudaMalloc(&memory, kBytes));
+    EXPECT_TRUE(seen.insert(memory).second);
+    EXPECT_EQ(cudaSuccess, cudaFree(memory));
+  }
+}
+
 TEST_F(SimtTest, FreeingTwiceIsAnError) {
   allocate();
   cudaFreeAsync(arguments_.in, stream_);
@@ -248,7 +260,8 @@ TEST_F(SimtTest, AGraphRepeatsWhatTwoStreamsCaptured) {
   cudaEventRecord(event, stream_);
   cudaStreamWaitEvent(other_, event);
   test::increment({arguments_.out, arguments_.in}, other_);
-  EXPECT_EQ(cudaErrorStreamCaptureUnsupported, cudaStreamSynchronize(stream_));
+  cudaEventRecord(event, other_);
+  cudaStreamWaitEvent(stream_, event);
   ASSERT_EQ(cudaSuccess, cudaStreamEndCapture(stream_, &graph));
   ASSERT_EQ(cudaSuccess, cudaGraphInstantiate(&executable, graph));
   EXPECT_EQ(0.0F, download()[1]) << "captured work does not run";
@@ -260,17 +273,171 @@ TEST_F(SimtTest, AGraphRepeatsWhatTwoStreamsCaptured) {
   cudaEventDestroy(event);
 }
 
+TEST_F(SimtTest, EveryLaunchOfAGraphRecordsItsExternalEvents) {
+  allocate();
+  cudaEvent_t events[2] = {};
+  for (cudaEvent_t& event : events)
+    cudaEventCreateWithFlags(&event, 0);
+  const auto record = [&](cudaEvent_t event) {
+    return cudaEventRecordWithFlags(event, stream_, cudaEventRecordExternal);
+  };
+  EXPECT_EQ(cudaErrorInvalidValue, record(events[0])) << "outside a capture";
+  ASSERT_EQ(cudaSuccess, cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+  EXPECT_EQ(cudaSuccess, record(events[0]));
+  test::increment(arguments_, stream_);
+  EXPECT_EQ(cudaSuccess, record(events[1]));
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  ASSERT_EQ(cudaSuccess, cudaStreamEndCapture(stream_, &graph));
+  ASSERT_EQ(cudaSuccess, cudaGraphInstantiate(&executable, graph));
+  float ms = 0;
+  EXPECT_EQ(cudaErrorInvalidResourceHandle, cudaEventElapsedTime(&ms, events[0], events[1]));
+  cudaEvent_t between = nullptr;
+  cudaEventCreateWithFlags(&between, 0);
+  for (int launch = 0; launch < 2; ++launch) {
+    EXPECT_EQ(cudaSuccess, cudaGraphLaunch(executable, stream_));
+    EXPECT_EQ(cudaSuccess, cudaStreamSynchronize(stream_));
+    EXPECT_EQ(cudaSuccess, cudaEventElapsedTime(&ms, events[0], events[1]));
+    EXPECT_GT(ms, 0.0F);
+    if (launch > 0) {
+      EXPECT_EQ(cudaSuccess, cudaEventElapsedTime(&ms, between, events[0]));
+      EXPECT_GE(ms, 0.0F);
+    }
+    EXPECT_EQ(cudaSuccess, cudaEventRecord(between, stream_));
+  }
+  EXPECT_EQ(cudaSuccess, cudaStreamSynchronize(stream_));
+  cudaGraphExecDestroy(executable);
+  cudaGraphDestroy(graph);
+  for (cudaEvent_t event : {events[0], events[1], between})
+    cudaEventDestroy(event);
+}
+
 TEST_F(SimtTest, ACaptureDoesNotWaitForUncapturedWork) {
   allocate();
   cudaEvent_t event = nullptr;
   cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
   cudaEventRecord(event, other_);
   cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal);
-  EXPECT_EQ(cudaErrorStreamCaptureUnjoined, cudaStreamWaitEvent(stream_, event));
+  EXPECT_EQ(cudaErrorStreamCaptureIsolation, cudaStreamWaitEvent(stream_, event));
   cudaGraph_t graph = nullptr;
-  cudaStreamEndCapture(stream_, &graph);
-  cudaGraphDestroy(graph);
+  EXPECT_EQ(cudaErrorStreamCaptureInvalidated, cudaStreamEndCapture(stream_, &graph));
+  EXPECT_EQ(nullptr, graph);
   cudaEventDestroy(event);
+}
+
+TEST_F(SimtTest, ACaptureEndsAfterTheStreamsThatItForkedTo) {
+  allocate();
+  cudaEvent_t event = nullptr;
+  cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  for (const bool is_early : {false, true}) {
+    cudaGraph_t graph = nullptr;
+    cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal);
+    cudaEventRecord(event, stream_);
+    cudaStreamWaitEvent(other_, event);
+    if (is_early) {  // joined, and then goes on
+      cudaEventRecord(event, other_);
+      cudaStreamWaitEvent(stream_, event);
+    }
+    test::increment(arguments_, other_);
+    EXPECT_EQ(cudaErrorStreamCaptureUnjoined, cudaStreamEndCapture(stream_, &graph));
+    EXPECT_EQ(nullptr, graph);
+  }
+  EXPECT_THAT(emulation_error(), HasSubstr("forked"));
+  cudaEventDestroy(event);
+}
+
+/// Each of them breaks the capture, of which nothing is left but its end.
+TEST_F(SimtTest, WhatACaptureMayNotDoIsRefusedAndBreaksIt) {
+  allocate();
+  cudaEvent_t event = nullptr;
+  cudaEventCreateWithFlags(&event, 0);
+  void* memory = nullptr;
+  float ms = 0;
+  const std::vector<std::pair<cudaError_t, std::function<cudaError_t()>>> calls = {
+      {cudaErrorStreamCaptureUnsupported, [&] { return cudaStreamQuery(stream_); }},
+      {cudaErrorStreamCaptureUnsupported, [&] { return cudaStreamSynchronize(stream_); }},
+      {cudaErrorStreamCaptureUnsupported, [] { return cudaDeviceSynchronize(); }},
+      {cudaErrorStreamCaptureUnsupported, [&] { return cudaMalloc(&memory, 8); }},
+      {cudaErrorStreamCaptureUnsupported, [&] { return cudaMallocHost(&memory, 8); }},
+      {cudaErrorStreamCaptureUnsupported, [&] { return cudaFree(arguments_.in); }},
+      {cudaErrorStreamCaptureUnsupported,
+       [&] { return cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal); }},
+      {cudaErrorCapturedEvent, [&] { return cudaEventQuery(event); }},
+      {cudaErrorCapturedEvent, [&] { return cudaEventSynchronize(event); }},
+      {cudaErrorCapturedEvent, [&] { return cudaEventElapsedTime(&ms, event, event); }}};
+  for (size_t i = 0; i < calls.size(); ++i) {
+    SCOPED_TRACE(i);
+    cudaGraph_t graph = nullptr;
+    ASSERT_EQ(cudaSuccess, cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+    test::increment(arguments_, stream_);
+    ASSERT_EQ(cudaSuccess, cudaEventRecord(event, stream_));
+    EXPECT_EQ(calls[i].first, calls[i].second());
+    EXPECT_EQ(cudaErrorStreamCaptureInvalidated, cudaStreamQuery(stream_));
+    EXPECT_EQ(cudaErrorStreamCaptureInvalidated, cudaMemsetAsync(arguments_.out, 0, 4, stream_));
+    EXPECT_EQ(cudaErrorStreamCaptureInvalidated, cudaEventRecord(event, stream_));
+    EXPECT_EQ(cudaErrorStreamCaptureInvalidated, cudaStreamWaitEvent(other_, event));
+    EXPECT_EQ(cudaErrorStreamCaptureInvalidated, cudaStreamEndCapture(stream_, &graph));
+    EXPECT_EQ(nullptr, graph);
+  }
+  EXPECT_EQ(0.0F, download()[1]) << "the stream works again, and nothing captured has run";
+  // An event of a capture that has ended.
+  EXPECT_EQ(cudaErrorCapturedEvent, cudaEventQuery(event));
+  EXPECT_EQ(cudaErrorCapturedEvent, cudaStreamWaitEvent(other_, event));
+  cudaEventRecord(event, stream_);
+  EXPECT_EQ(cudaSuccess, cudaEventSynchronize(event)) << "recorded anew";
+  cudaEventDestroy(event);
+}
+
+/// What other threads may do meanwhile depends on the mode.
+TEST_F(SimtTest, AGlobalCaptureForbidsAllThreadsToAllocate) {
+  allocate();
+  struct Case {
+    cudaStreamCaptureMode mode;
+    cudaError_t own, others;
+  };
+  for (const Case& c :
+       {Case{cudaStreamCaptureModeGlobal, cudaErrorStreamCaptureUnsupported,
+             cudaErrorStreamCaptureUnsupported},
+        Case{cudaStreamCaptureModeThreadLocal, cudaErrorStreamCaptureUnsupported, cudaSuccess},
+        Case{cudaStreamCaptureModeRelaxed, cudaSuccess, cudaSuccess}}) {
+    for (const bool by_other : {false, true}) {
+      SCOPED_TRACE(std::to_string(c.mode) + (by_other ? " other" : " own"));
+      ASSERT_EQ(cudaSuccess, cudaStreamBeginCapture(stream_, c.mode));
+      cudaError_t error = cudaSuccess;
+      const auto use_memory = [&] {
+        void* memory = nullptr;
+        error = cudaMalloc(&memory, 8);
+        if (error == cudaSuccess) error = cudaFree(memory);
+      };
+      if (by_other) {
+        std::thread(use_memory).join();
+      } else {
+        use_memory();
+      }
+      EXPECT_EQ(by_other ? c.others : c.own, error);
+      cudaGraph_t graph = nullptr;
+      EXPECT_EQ(error == cudaSuccess ? cudaSuccess : cudaErrorStreamCaptureInvalidated,
+                cudaStreamEndCapture(stream_, &graph));
+      cudaGraphDestroy(graph);
+    }
+  }
+}
+
+TEST_F(SimtTest, ACaptureIsEndedByTheThreadThatBeganIt) {
+  allocate();
+  for (const auto mode : {cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed}) {
+    const bool is_relaxed = mode == cudaStreamCaptureModeRelaxed;
+    cudaGraph_t graph = nullptr;
+    ASSERT_EQ(cudaSuccess, cudaStreamBeginCapture(stream_, mode));
+    cudaError_t error = cudaSuccess;
+    std::thread([&] { error = cudaStreamEndCapture(stream_, &graph); }).join();
+    EXPECT_EQ(is_relaxed ? cudaSuccess : cudaErrorStreamCaptureWrongThread, error);
+    EXPECT_EQ(is_relaxed, graph != nullptr);
+    cudaGraphDestroy(graph);
+    if (!is_relaxed) {
+      EXPECT_EQ(cudaErrorStreamCaptureInvalidated, cudaStreamEndCapture(stream_, &graph));
+    }
+  }
 }
 
 TEST(SimtBFloat16Test, RoundsToNearestEven) {

@@ -82,6 +82,16 @@ TEST(LimitsTest, TcpTakesTwiceTheFilesOfSharedMemory) {
   EXPECT_THAT(said_under(RLIMIT_NOFILE, 80, shared), Not(HasSubstr("open files")));
 }
 
+TEST(LimitsTest, CopiesOnTheNextNodeTakeFilesForEachOtherNode) {
+  auto spec = job_of(20, api::Transport::kShm);
+  spec.failure_policy.restart_strategy = api::RestartStrategy::kInPlace;
+  spec.checkpoint_policy.memory_replicas = 1;
+  EXPECT_THAT(said_under(RLIMIT_NOFILE, 117, spec), HasSubstr("wanted at least 118"));
+  EXPECT_THAT(said_under(RLIMIT_NOFILE, 118, spec), Not(HasSubstr("open files")));
+  spec.checkpoint_policy.memory_every_steps = 0;
+  EXPECT_THAT(said_under(RLIMIT_NOFILE, 80, spec), Not(HasSubstr("open files")));
+}
+
 TEST(LimitsTest, LittleDataIsNamedAndStacksOfThreadsCountAsData) {
   if (testing_support::kSanitized) GTEST_SKIP() << kSanitizersData;
   const auto spec = job_of(1, api::Transport::kShm);

@@ -157,6 +157,24 @@ TEST_F(SnapshotTest, StepsThatWereSkippedAndWhatHinderedCleanUpsAreTold) {
   EXPECT_THAT(text, ::testing::HasSubstr("warning         clean-up: g1-step-0000000010: stays"));
 }
 
+TEST_F(SnapshotTest, ARunThatStoppedEarlyNamesItsBestModel) {
+  set(api::ConditionType::kComplete, "CompletionsReached");
+  RunFacts known = facts();
+  known.result = contract::RunResult{
+      .state_hash = "beef",
+      .step = 100,
+      .best = contract::BestModel{
+          .step = 60, .validation_loss = 1.25, .checkpoint = "g1-step-0000000060"}};
+  known.result->stopped_early = true;
+  Summary summary = make_summary(known, Time{});
+  summary.checkpoint_dir = "/run/ckpt";
+  EXPECT_EQ(summary.best_checkpoint(), "/run/ckpt/g1-step-0000000060");
+  const std::string text = summary_text(summary);
+  EXPECT_THAT(text, ::testing::HasSubstr(": stopped early, as the validation loss no longer fell"));
+  EXPECT_THAT(text, ::testing::HasSubstr("best model      validation loss 1.2500 at step 60: "
+                                         "/run/ckpt/g1-step-0000000060"));
+}
+
 TEST_F(SnapshotTest, ExitCodesOfFailures) {
   set(api::ConditionType::kFailed, "FatalExitCode");
   EXPECT_EQ(make_summary(facts(), Time{}).exit_code, 1) << "a deadline: no rank is to blame";

@@ -159,7 +159,24 @@ Status Collectives::reduce_scatter(const Signature& signature, std::span<std::by
   if (static_cast<int64_t>(data.size()) <= kDirectReduceScatterBytes || !uses_ring()) {
     return direct_reduce_scatter(data, shares);
   }
+  if (const int owner = sole_owner(counts); owner >= 0) return star_reduce(data, owner);
   add_ring_reduce_scatter(data, shares);
+  return run();
+}
+
+Status Collectives::star_reduce(std::span<std::byte> data, int owner) {
+  const auto bytes = static_cast<int64_t>(data.size());
+  if (rank_ != owner) add(Kind::kSend, owner, data.data(), bytes, 0);
+  for (int distance = 1; rank_ == owner && distance < size_; ++distance)
+    add(Kind::kReduce, (rank_ + distance) % size_, data.data(), bytes, 0);
+  return run();
+}
+
+Status Collectives::star_gather(std::span<std::byte> data, int owner) {
+  const auto bytes = static_cast<int64_t>(data.size());
+  if (rank_ != owner) add(Kind::kReceive, owner, data.data(), bytes, 0);
+  for (int distance = 1; rank_ == owner && distance < size_; ++distance)
+    add(Kind::kSend, (rank_ + distance) % size_, data.data(), bytes, 0);
   return run();
 }
 
@@ -233,6 +250,7 @@ Status Collectives::all_gather(const Signature& signature, std::span<std::byte> 
   if (size_ == 1) return {};
   const Shares& shares = shares_of(counts, size_of(signature.dtype));
   if (static_cast<int64_t>(data.size()) > kDirectAllGatherBytes) {
+    if (const int owner = sole_owner(counts); owner >= 0) return star_gather(data, owner);
     add_ring_all_gather(data, shares, -1);
     return run();
   }

@@ -19,12 +19,13 @@ namespace trainyard::comm {
 /// all_reduce, reduce_scatter: small buffers by direct exchange; otherwise order-independent
 /// combinations (and two ranks) by a ring, sums and products of floating point by handing every
 /// part to its owner, who combines ascending by rank; all_reduce then gathers by the ring.
-/// all_gather: direct or ring. broadcast: binomial tree or pipelined chain. reduce: the root
-/// combines what all hand it, or a pipelined chain that ends at the root, or (floating point)
-/// owners combine and hand it to the root. scatter, gather, all_to_all: direct. barrier:
-/// dissemination (Hensgen, Finkel, Manber, "Two algorithms for barrier synchronization", 1988).
-/// Rings and chains follow the ring order of the group.
-/// Ring: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
+/// all_gather: direct or ring. Where one member has all of the buffer (the baseline `mode:
+/// DataParallel`) both are a star, whose centre receives or sends the buffer once per peer.
+/// broadcast: binomial tree or pipelined chain. reduce: the root combines what all hand it, or a
+/// pipelined chain that ends at the root, or (floating point) owners combine and hand it to the
+/// root. scatter, gather, all_to_all: direct. barrier: dissemination (Hensgen, Finkel, Manber, "Two
+/// algorithms for barrier synchronization", 1988). Rings and chains follow the ring order of the
+/// group. Ring: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
 /// workstations", 2009; its steps are one batch in which each send follows the receive before it
 /// piece by piece.
 class Collectives {
@@ -85,6 +86,8 @@ class Collectives {
   Status direct_reduce_scatter(std::span<std::byte> data, const Shares& shares);
   int add_ring_reduce_scatter(std::span<std::byte> data, const Shares& shares);
   void add_ring_all_gather(std::span<std::byte> data, const Shares& shares, int after);
+  Status star_reduce(std::span<std::byte> data, int owner);
+  Status star_gather(std::span<std::byte> data, int owner);
   Status tree_broadcast(std::span<std::byte> data, int root);
   Status chain_broadcast(std::span<std::byte> data, int root);
   Status direct_reduce(std::span<std::byte> data, int root);

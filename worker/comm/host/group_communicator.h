@@ -37,6 +37,7 @@ class GroupCommunicator final : public Communicator {
                   std::span<const int64_t> counts, DType dtype, int root) override;
   WorkPtr gather(std::span<const std::byte> send, std::span<std::byte> receive,
                  std::span<const int64_t> counts, DType dtype, int root) override;
+  using Communicator::all_to_all;
   WorkPtr all_to_all(std::span<const std::byte> send, std::span<const int64_t> send_counts,
                      std::span<std::byte> receive, std::span<const int64_t> receive_counts,
                      DType dtype) override;

@@ -14,7 +14,7 @@
 namespace trainyard::comm {
 
 inline constexpr uint32_t kMessageMagic = 0x4D445954;  // "TYDM" read as bytes
-inline constexpr uint16_t kProtocolVersion = 1;
+inline constexpr uint16_t kProtocolVersion = 2;
 inline constexpr int64_t kHeaderBytes = 64;
 /// More than any tensor of one rank; a header beyond it is damaged.
 inline constexpr int64_t kMaxPayloadBytes = int64_t{1} << 44;

@@ -8,41 +8,40 @@ std::vector<int64_t> LayerNorm::saved_bytes(const OpExtent& extent) const {
 }
 
 void LayerNorm::forward(const OpArgs& args) const {
-  args.kernels->layer_norm_forward({.rows = args.batch->rows.count,
+  args.kernels->layer_norm_forward({.rows = args.in[0].rows,
                                     .width = width_,
                                     .epsilon = epsilon_,
-                                    .x = static_cast<const float*>(args.in[0]),
-                                    .gamma = static_cast<const float*>(args.params[0].data),
-                                    .beta = static_cast<const float*>(args.params[1].data),
+                                    .x = args.in[0],
+                                    .gamma = args.params[0].fp32(),
+                                    .beta = args.params[1].fp32(),
                                     .y = args.out[0],
-                                    .y_type = args.numerics->compute,
                                     .mean = static_cast<float*>(args.saved[0]),
                                     .rstd = static_cast<float*>(args.saved[1])});
 }
 
 void LayerNorm::backward_input(const OpArgs& args) const {
-  args.kernels->layer_norm_backward_input({.rows = args.batch->rows.count,
+  args.kernels->layer_norm_backward_input({.rows = args.in[0].rows,
                                            .width = width_,
-                                           .dy = static_cast<const float*>(args.d_out[0]),
-                                           .x = static_cast<const float*>(args.in[0]),
-                                           .gamma = static_cast<const float*>(args.params[0].data),
+                                           .dy = args.d_out[0],
+                                           .x = args.in[0],
+                                           .gamma = args.params[0].fp32(),
                                            .mean = static_cast<const float*>(args.saved[0]),
                                            .rstd = static_cast<const float*>(args.saved[1]),
-                                           .dx = static_cast<float*>(args.d_in[0])});
+                                           .dx = args.d_in[0]});
 }
 
 void LayerNorm::backward_weight(const OpArgs& args) const {
-  args.kernels->layer_norm_backward_weight({.rows = args.batch->rows.count,
+  args.kernels->layer_norm_backward_weight({.rows = args.in[0].rows,
                                             .width = width_,
-                                            .dy = static_cast<const float*>(args.d_out[0]),
-                                            .x = static_cast<const float*>(args.in[0]),
+                                            .dy = args.d_out[0],
+                                            .x = args.in[0],
                                             .mean = static_cast<const float*>(args.saved[0]),
                                             .rstd = static_cast<const float*>(args.saved[1]),
                                             .grains = args.grains(),
                                             .quantum_log2 = args.numerics->gradient_quantum_log2,
                                             .partials = args.numerics->grains_of_step,
-                                            .dgamma = args.params[0].gradient,
-                                            .dbeta = args.params[1].gradient,
+                                            .dgamma = args.params[0].gradient.sums,
+                                            .dbeta = args.params[1].gradient.sums,
                                             .overflow = args.numerics->overflow});
 }
 

@@ -5,8 +5,8 @@
 namespace trainyard::engine {
 
 /// Layer normalisation over the last axis. params: weight [width], bias [width].
-/// in: x [rows, width] fp32; out: compute type; saved: mean [rows], rstd [rows].
-/// d_out: fp32; d_in: fp32, += (the residual stream's gradient).
+/// in: x [rows, width] residual stream; out: compute type; saved: mean [rows], rstd [rows].
+/// d_out: any type; d_in: += (the residual stream's gradient).
 class LayerNorm final : public Op {
  public:
   LayerNorm(int64_t width, float epsilon) : width_(width), epsilon_(epsilon) {}

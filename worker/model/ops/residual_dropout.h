@@ -5,7 +5,7 @@
 namespace trainyard::engine {
 
 /// y = residual + dropout(x), the end of a residual branch.
-/// in: x [rows, width] fp32, residual [rows, width] fp32; out: y fp32.
+/// in: x, residual [rows, width]; out: y. All of the residual stream's type.
 /// d_in[0]: the branch's gradient, compute type, overwritten. The residual's gradient *is* d_out
 /// (both are the residual stream's one gradient buffer), so there is nothing to write.
 class ResidualDropout final : public Op {
@@ -15,17 +15,16 @@ class ResidualDropout final : public Op {
     args.kernels->dropout_add({.rows = args.batch->rows,
                                .width = width_,
                                .dropout = key(*args.numerics),
-                               .x = static_cast<const float*>(args.in[0]),
-                               .residual = static_cast<const float*>(args.in[1]),
-                               .y = static_cast<float*>(args.out[0])});
+                               .x = args.in[0],
+                               .residual = args.in[1],
+                               .y = args.out[0]});
   }
   void backward_input(const OpArgs& args) const override {
     args.kernels->dropout_backward({.rows = args.batch->rows,
                                     .width = width_,
                                     .dropout = key(*args.numerics),
-                                    .dy = static_cast<const float*>(args.d_out[0]),
-                                    .dx = args.d_in[0],
-                                    .dx_type = args.numerics->compute});
+                                    .dy = args.d_out[0],
+                                    .dx = args.d_in[0]});
   }
 
  private:

@@ -41,6 +41,14 @@ class GroupsTest : public ::testing::TestWithParam<Parameter> {
   int size() const { return std::get<1>(GetParam()); }
 };
 
+/// A bit for each rank of the world that is in the group.
+int64_t members_of(const Communicator& world, StepCommunicator& group) {
+  std::vector<int64_t> members(1, int64_t{1} << world.rank());
+  EXPECT_EQ(message_of(group.all_reduce(bytes_of(members), DType::kInt64, ReduceOp::kSum)->wait()),
+            "");
+  return members[0];
+}
+
 TEST(MeshGroupsTest, HaveTheRanksThatDifferInTheirAxesAlone) {
   const layout::Mesh mesh{.pp = 3, .dp = 2, .fsdp = 2, .tp = 1};
   run_world(TransportKind::kLocal, mesh.size(), [&](Communicator& c) {
@@ -49,24 +57,55 @@ TEST(MeshGroupsTest, HaveTheRanksThatDifferInTheirAxesAlone) {
     EXPECT_EQ(groups->world, &c);
     EXPECT_EQ(groups->data_ranks(), 4);
     EXPECT_EQ(groups->data_rank(), c.rank() % 4);
-    const auto members_of = [&](Communicator& group) {
-      std::vector<int64_t> members(1, int64_t{1} << c.rank());
-      EXPECT_EQ(
-          message_of(group.all_reduce(bytes_of(members), DType::kInt64, ReduceOp::kSum)->wait()),
-          "");
-      return members[0];
-    };
-    EXPECT_EQ(members_of(*groups->shard), int64_t{3} << (c.rank() / 2 * 2));
+    EXPECT_EQ(members_of(c, *groups->shard), int64_t{3} << (c.rank() / 2 * 2));
     const std::vector<int> one_stage = {c.rank() / 4};
-    EXPECT_EQ(members_of(*groups->copies(one_stage)),
+    EXPECT_EQ(members_of(c, *groups->copies(one_stage)),
               int64_t{5} << (c.rank() / 4 * 4 + c.rank() % 2));
     const std::vector<int> both_ends = {0, 2};
-    Communicator* const tied = groups->copies(both_ends);
+    StepCommunicator* const tied = groups->copies(both_ends);
     ASSERT_EQ(tied == nullptr, c.rank() / 4 == 1) << "a stage between";
     if (tied != nullptr) {
-      EXPECT_EQ(members_of(*tied), int64_t{0x505} << c.rank() % 2);
+      EXPECT_EQ(members_of(c, *tied), int64_t{0x505} << c.rank() % 2);
     }
     EXPECT_EQ(groups->counters().operations, tied == nullptr ? 2 : 3) << "of all groups together";
+  });
+}
+
+TEST(MeshGroupsTest, CopiesOfWhatIsSummedOverTensorRanksAreNumberedByCopyAndTensorRank) {
+  const layout::Mesh mesh{.dp = 2, .fsdp = 2, .tp = 2, .slices = true};
+  run_world(TransportKind::kLocal, mesh.size(), [&](Communicator& c) {
+    auto groups = Groups::make(c, mesh);
+    ASSERT_TRUE(groups) << groups.error().message;
+    const std::vector<int> one_stage = {0};
+    EXPECT_EQ(groups->copies(one_stage)->size(), 2);
+    StepCommunicator* const copies = groups->copies(one_stage, true);
+    ASSERT_EQ(copies->size(), 4);
+    EXPECT_EQ(copies->rank(), groups->at.dp * 2 + groups->at.tp);
+    std::vector<int64_t> members(1, int64_t{1} << c.rank());
+    EXPECT_EQ(
+        message_of(copies->all_reduce(bytes_of(members), DType::kInt64, ReduceOp::kSum)->wait()),
+        "");
+    EXPECT_EQ(members[0], int64_t{0x33} << (groups->at.fsdp * 2));
+  });
+}
+
+TEST(MeshGroupsTest, ContextRanksMeetAndAreCopiesBesideThoseOfDataRanks) {
+  const layout::Mesh mesh{.pp = 2, .dp = 2, .cp = 2, .tp = 2, .slices = true};
+  run_world(TransportKind::kLocal, mesh.size(), [&](Communicator& c) {
+    auto groups = Groups::make(c, mesh);
+    ASSERT_TRUE(groups) << groups.error().message;
+    const layout::Coordinate& at = groups->at;
+    ASSERT_EQ(groups->context->size(), 2);
+    EXPECT_EQ(groups->context->rank(), at.cp);
+    EXPECT_EQ(members_of(c, *groups->context), int64_t{5} << (at.pp * 8 + at.dp * 4 + at.tp));
+    const std::vector<int> one_stage = {at.pp};
+    EXPECT_EQ(groups->copies(one_stage)->rank(), at.dp * 2 + at.cp);
+    EXPECT_EQ(members_of(c, *groups->copies(one_stage)), int64_t{0x55} << (at.pp * 8 + at.tp));
+    EXPECT_EQ(groups->copies(one_stage, true)->rank(), (at.dp * 2 + at.cp) * 2 + at.tp);
+    EXPECT_EQ(members_of(c, *groups->copies(one_stage, true)), int64_t{0xff} << (at.pp * 8));
+    const std::vector<int> both_ends = {0, 1};
+    EXPECT_EQ(groups->copies(both_ends)->rank(), (at.pp * 2 + at.dp) * 2 + at.cp);
+    EXPECT_EQ(members_of(c, *groups->copies(both_ends)), int64_t{0x5555} << at.tp);
   });
 }
 
@@ -81,7 +120,7 @@ void expect_neighbours(const Groups& groups, int rank, int rank_before, int rank
   std::vector<int> own(1, rank);
   std::vector<WorkPtr> works;
   const auto exchange = [&](Channel channel, std::vector<int>& value, bool sends) {
-    Communicator* const group = groups.channel(channel);
+    StepCommunicator* const group = groups.channel(channel);
     if (group == nullptr) return;
     EXPECT_EQ(group->size(), 2);
     const int peer = 1 - group->rank();
@@ -262,6 +301,62 @@ INSTANTIATE_TEST_SUITE_P(Transports, GroupsTest,
                          ::testing::Combine(::testing::ValuesIn(testing::kTransports),
                                             ::testing::ValuesIn(testing::kGroupedWorldSizes)),
                          case_name);
+
+/// Threads of one process know at once that a rank does not come; by the deadline this test would
+/// outlast its limit.
+class LocalMeetingTest : public ::testing::TestWithParam<bool> {
+ protected:
+  static constexpr std::chrono::hours kNever{24};
+};
+
+TEST_P(LocalMeetingTest, ARankThatLeavesTheWorldWakesThoseWhoWaitForItInAGroup) {
+  const bool aborts = GetParam();
+  auto world = make_world(TransportKind::kLocal, 3, kNever);
+  for_each_rank(3, [&](int rank) {
+    auto c = world.connect(rank);
+    ASSERT_TRUE(c.has_value()) << c.error().message;
+    if (rank == 2) {
+      if (aborts) (*c)->abort({ErrorCode::kIo, "no memory"});
+      return;
+    }
+    const auto group = (*c)->sub_group(std::vector<int>{0, 1, 2});
+    ASSERT_FALSE(group.has_value());
+    // An abort that comes before it begins to meet has a code of its own.
+    if (!aborts) {
+      EXPECT_EQ(group.error().code, ErrorCode::kPeerLost);
+    }
+    EXPECT_THAT(group.error().message, HasSubstr("rank 2"));
+    EXPECT_THAT(group.error().message, HasSubstr(aborts ? "no memory" : "it has left"));
+  });
+}
+
+TEST_P(LocalMeetingTest, TheEndOfASmallerGroupKeepsNobodyFromMeeting) {
+  const bool aborts = GetParam();
+  run_world(
+      TransportKind::kLocal, 3,
+      [&](Communicator& c) {
+        {
+          const auto pair = c.sub_group(std::vector<int>{0, 1, 2});
+          ASSERT_TRUE(pair.has_value()) << pair.error().message;
+          if (aborts && c.rank() == 2) (*pair)->abort({ErrorCode::kIo, "no link"});
+        }
+        const auto all = c.sub_group(std::vector<int>{0, 1, 2});
+        ASSERT_TRUE(all.has_value()) << all.error().message;
+      },
+      kNever);
+}
+
+INSTANTIATE_TEST_SUITE_P(LeavesOrAborts, LocalMeetingTest, ::testing::Bool());
+
+TEST(LocalRefusalTest, ARankThatIsRefusedWakesTheOthers) {
+  auto world = make_world(TransportKind::kLocal, 2, std::chrono::hours(24));
+  world.options[0].ring_order = {1, 0};
+  for_each_rank(2, [&](int rank) {
+    const auto c = world.connect(rank);
+    ASSERT_FALSE(c.has_value());
+    EXPECT_THAT(c.error().message, HasSubstr("has another ring order than the others"));
+  });
+}
 
 class RingOrderTest : public ::testing::TestWithParam<TransportKind> {};
 

@@ -216,5 +216,24 @@ TEST(MeetingTest, AnEndBehindOtherWordsIsSeenAtOnce) {
   EXPECT_THAT(error.message, HasSubstr("rank 0 is lost: it closed its connection"));
 }
 
+TEST(MeetingTest, ARankThatComesTooLateMeetsNobody) {
+  auto world = make_world(TransportKind::kLocal, 3, milliseconds(50));
+  std::array<Error, 2> waited;
+  testing::for_each_rank(2, [&](int rank) {
+    const auto c = world.connect(rank);
+    EXPECT_FALSE(c.has_value());
+    if (!c) waited[static_cast<size_t>(rank)] = c.error();
+  });
+  for (const Error& error : waited) {
+    EXPECT_EQ(error.code, ErrorCode::kPeerLost);
+    EXPECT_THAT(error.message, HasSubstr("rank 2 did not come within 50 ms"));
+  }
+  // It does not wait for its own deadline, and says why.
+  const auto late = world.connect(2);
+  ASSERT_FALSE(late.has_value());
+  EXPECT_EQ(late.error().code, ErrorCode::kPeerLost);
+  EXPECT_THAT(late.error().message, HasSubstr("gave up: meeting the peers: rank 2 did not come"));
+}
+
 }  // namespace
 }  // namespace trainyard::comm

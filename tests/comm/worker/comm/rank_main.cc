@@ -69,9 +69,9 @@ Status pass_through(const Groups& groups, std::span<std::byte> data) {
       {Channel::kActivationIn, Channel::kActivationOut},
       {Channel::kGradientIn, Channel::kGradientOut}};
   for (const auto& [from, to] : kWays) {
-    if (Communicator* const group = groups.channel(from))
+    if (StepCommunicator* const group = groups.channel(from))
       TRAINYARD_TRY(group->receive(data, 1 - group->rank())->wait());
-    if (Communicator* const group = groups.channel(to))
+    if (StepCommunicator* const group = groups.channel(to))
       TRAINYARD_TRY(group->send(data, 1 - group->rank())->wait());
   }
   return {};
@@ -120,7 +120,7 @@ int run(const std::vector<std::string>& arguments) {
     }
     if (status && !mesh) status = buffers.start(op)->wait();
     if (status && mesh) status = pass_through(*groups, std::as_writable_bytes(std::span(summed)));
-    for (Communicator* group : {groups->shard, groups->copies({})}) {
+    for (StepCommunicator* group : {groups->shard, groups->copies({})}) {
       if (!status || !mesh) break;
       if (group == nullptr) continue;
       status =

@@ -419,7 +419,7 @@ TEST(ImpostorTest, AMessageOfAnOlderGenerationIsRefused) {
 TEST(ImpostorTest, AnotherProtocolVersionIsNamed) {
   WireHeader wire = encode(right_header());
   wire[4] = std::byte{9};
-  EXPECT_THAT(Impostor().error_for(wire).message, HasSubstr("version is 9, wanted 1"));
+  EXPECT_THAT(Impostor().error_for(wire).message, HasSubstr("version is 9, wanted 2"));
 }
 
 TEST(ImpostorTest, APayloadBeyondTheLimitIsNamedAndNotAllocated) {

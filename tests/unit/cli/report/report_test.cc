@@ -28,6 +28,14 @@ Snapshot at_step(int64_t step, double loss) {
   return snapshot;
 }
 
+HistoryPoint point_at(int64_t step, int64_t generation, double loss) {
+  HistoryPoint point;
+  point.step = step;
+  point.generation = generation;
+  point.loss = loss;
+  return point;
+}
+
 TEST(HistoryTest, ReadsBackWhatWasKeptAcrossTwoRuns) {
   const TemporaryDirectory folder;
   for (int run = 0; run < 2; ++run) {
@@ -116,7 +124,7 @@ TEST(HistoryTest, ALossThatIsNoNumberIsAGapInTheCurve) {
   const auto history = read_history(folder.path(), 0);
   ASSERT_TRUE(history);
   ASSERT_EQ(history->points.size(), 3U);
-  EXPECT_TRUE(std::isnan(history->points[1].loss));
+  EXPECT_EQ(history->points[1].loss, std::nullopt);
   const std::vector<Chart> charts = charts_of(*history);
   ASSERT_FALSE(charts.empty());
   const std::string svg = render_svg(charts[0], kWideChart);
@@ -250,7 +258,7 @@ TEST(ChartTest, LayersLieOnEachOther) {
 }
 
 HistoryPoint with_stages(int64_t step, int64_t generation, double forward_s, double wait_s) {
-  HistoryPoint point{.time_s = 0, .step = step, .generation = generation, .loss = 2};
+  HistoryPoint point = point_at(step, generation, 2);
   point.stage_seconds = {{"forward", forward_s}, {"data_wait", wait_s}, {"evaluation", 0}};
   return point;
 }
@@ -274,9 +282,11 @@ TEST(CurvesTest, TheSplitIsTheDifferenceOfTheStagesByStep) {
 TEST(CurvesTest, StepsDoneTwiceAreABand) {
   History history;
   for (const int64_t step : {10, 50, 90}) {
-    history.points.push_back({.step = step, .generation = 1, .loss = 2, .checkpoint_step = 40});
+    history.points.push_back(point_at(step, 1, 2));
   }
-  history.points.push_back({.step = 55, .generation = 2, .loss = 2, .checkpoint_step = 40});
+  history.points.push_back(point_at(55, 2, 2));
+  for (HistoryPoint& point : history.points)
+    point.checkpoint_step = 40;
   const std::vector<Chart> charts = charts_of(history);
   ASSERT_FALSE(charts.empty());
   ASSERT_EQ(charts[0].bands.size(), 1U);
@@ -341,7 +351,8 @@ TEST(BarsTest, StacksPiecesToTheirSumAndMarksOneBar) {
 
 TEST(ReportTest, AnOldRunsFiguresComeFromItsHistory) {
   History history;
-  history.points.push_back({.step = 7, .generation = 1, .loss = 1.25, .tokens_per_second = 4321});
+  history.points.push_back(point_at(7, 1, 1.25));
+  history.points.back().tokens_per_second = 4321;
   const std::string html = render_report({}, history);
   EXPECT_NE(html.find("1.2500"), std::string::npos);
   EXPECT_NE(html.find("4,321"), std::string::npos);
@@ -350,7 +361,8 @@ TEST(ReportTest, AnOldRunsFiguresComeFromItsHistory) {
 TEST(ReportTest, ShowsCurvesMarksAndEscapesWhatItQuotes) {
   History history;
   for (int i = 0; i < 50; ++i) {
-    HistoryPoint point{.time_s = i * 1.0, .step = i, .generation = 1, .loss = 3 - i * 0.02};
+    HistoryPoint point = point_at(i, 1, 3 - i * 0.02);
+    point.time_s = i;
     point.validation_loss = i < 25 ? 2.9 : 2.5;
     history.points.push_back(point);
   }

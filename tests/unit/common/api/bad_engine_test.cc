@@ -8,7 +8,7 @@ namespace {
 // clang-format off
 const BadManifest kBadEngines[] = {
     {6, R"(    model: {preset: gpt2-small})",
-     R"(6: spec.engine.model.preset: found "gpt2-small", wanted gpt2-100k, gpt2-3m, gpt2-11m, gpt2-124m, gpt2-355m, gpt2-774m or gpt2-1558m)"},
+     R"(6: spec.engine.model.preset: found "gpt2-small", wanted gpt2-100k, gpt2-3m, gpt2-11m, gpt2-124m, gpt2-355m, gpt2-774m, gpt2-1558m, llama-1m, llama-160m or qwen2.5-1.5b)"},
     {6, R"(    model: {})",
      R"(6: spec.engine.model.layers: found nothing, wanted a value: give a preset, the shape (layers, hidden, heads) or import
 6: spec.engine.model.hidden: found nothing, wanted a value: give a preset, the shape (layers, hidden, heads) or import
@@ -31,10 +31,20 @@ const BadManifest kBadEngines[] = {
      R"(6: spec.engine.model.dropout: found 1, wanted a number at least 0 and below 1)"},
     {6, R"(    model: {preset: gpt2-3m, dropout: .5})",
      R"(6: spec.engine.model.dropout: found .5, wanted a plain decimal number such as 493 or 0.5, or quotes around it where it is text)"},
-    {6, R"(    model: {preset: gpt2-3m, family: Llama})",
-     R"(6: spec.engine.model.family: found Llama, wanted GPT2 (not in this version))"},
+    {6, R"(    model: {preset: gpt2-3m, family: Bert})",
+     R"(6: spec.engine.model.family: found Bert, wanted GPT2, Llama, Qwen2, Qwen3 or Mistral (not in this version))"},
     {6, R"(    model: {preset: gpt2-3m, tieEmbeddings: false})",
-     R"(6: spec.engine.model.tieEmbeddings: found false, wanted true (not in this version))"},
+     R"(6: spec.engine.model.tieEmbeddings: found false, wanted true, as GPT2 has one table)"},
+    {6, R"(    model: {preset: gpt2-3m, slidingWindow: 8})",
+     R"(6: spec.engine.model.slidingWindow: found 8, wanted nothing, as GPT2 has no window)"},
+    {6, R"(    model: {preset: llama-1m, family: Mistral, slidingWindow: 8, fullLayers: 1})",
+     R"(6: spec.engine.model.fullLayers: found 1, wanted 0, as Mistral has no blocks apart from the others)"},
+    {6, R"(    model: {preset: llama-1m, family: Qwen2, fullLayers: 1})",
+     R"(6: spec.engine.model.fullLayers: found 1, wanted 0, as there is no slidingWindow)"},
+    {6, R"(    model: {preset: llama-1m, family: Qwen3, slidingWindow: 8, fullLayers: 5})",
+     R"(6: spec.engine.model.fullLayers: found 5, wanted at most layers (4))"},
+    {6, R"(    model: {preset: gpt2-3m, syncBatchNorm: true})",
+     R"(6: spec.engine.model.syncBatchNorm: found an unknown key, wanted none: means over a batch would make the bits depend on how ranks and micro-batches divide it; every family norms each token by itself (LayerNorm, RMSNorm))"},
     {6, R"(    model: {preset: gpt2-3m, import: hf})",
      R"(6: spec.engine.model.preset: found "gpt2-3m", wanted either preset or import)"},
     {7, R"(    data: {})",
@@ -105,10 +115,24 @@ const BadManifest kBadEngines[] = {
 10: spec.engine.precision.lossScale: found 3, wanted a power of two or Dynamic)"},
     {kAppend, R"(    precision: {reduce: BF16})",
      R"(10: spec.engine.precision.reduce: found BF16, wanted no reduce format with Auto numerics, whose exchange is exact: remove the key)"},
-    {kAppend, R"(    parallelism: {tensor: 2})",
-     R"(10: spec.engine.parallelism.tensor: found 2, wanted 1 (not in this version))"},
     {kAppend, R"(    parallelism: {tensor: 3})",
-     R"(10: spec.engine.parallelism.tensor: found 3, wanted 1 (not in this version))"},
+     R"(10: spec.engine.parallelism.tensor: found 3, wanted a divisor of model.heads (8): 1, 2, 4 or 8)"},
+    {6, R"(    model: {family: Llama, layers: 2, hidden: 144, heads: 12, kvHeads: 4, maxPositions: 8}
+    parallelism: {tensor: 3})",
+     R"(7: spec.engine.parallelism.tensor: found 3, wanted a divisor of model.heads (12) whose ranks can share model.kvHeads (4): 1, 2, 4 or 12)"},
+    {6, R"(    model: {family: Llama, layers: 2, hidden: 96, heads: 12, kvHeads: 4, headDim: 10, maxPositions: 8}
+    parallelism: {tensor: 12})",
+     R"(7: spec.engine.parallelism.tensor: found 12, wanted a divisor of model.heads (12) whose ranks can share model.kvHeads (4): 1, 2 or 4)"},
+    {6, R"(    model: {family: Llama, layers: 2, hidden: 96, heads: 12, kvHeads: 2, maxPositions: 8}
+    parallelism: {tensor: 4, context: 2, contextMode: Ring})",
+     R"(7: spec.engine.parallelism.context: found 2, wanted 1, as tensor (4) ranks share model.kvHeads (2))"},
+    {6, R"(    model: {family: Llama, layers: 2, hidden: 128, heads: 16, kvHeads: 2, maxPositions: 8}
+    parallelism: {tensor: 4, context: 2})",
+     R"(7: spec.engine.parallelism.context: found 2, wanted 1, as tensor (4) ranks share model.kvHeads (2))"},
+    {6, R"(    model: {family: Llama, layers: 2, hidden: 96, heads: 12, kvHeads: 4, maxPositions: 2036}
+    parallelism: {context: 2, contextMode: Ring})",
+     R"(4: spec.numProcPerNode: found 1, wanted 2, for the ranks to be a multiple of context 2
+5: spec.engine.numerics.keyBlock: found 0, wanted a named value with contextMode Ring, as the largest divisor up to 128 of data.sequenceLength (2036) / (2 x parallelism.context (2)) is 1, with which attention is slow; or a sequenceLength that has another one)"},
     {kAppend, R"(    parallelism: {pipeline: 7})",
      R"(10: spec.engine.parallelism.pipeline: found 7, wanted at most 6 stages: embedding, head and model.layers (4))"},
     {kAppend, R"(    parallelism: {pipeline: 7, stages: [4]})",
@@ -121,9 +145,8 @@ const BadManifest kBadEngines[] = {
      R"(10: spec.engine.parallelism.stages[1]: found 0, wanted at least 1: only the first stage, which has the embedding, and the last, which has the head, may have none)"},
     {kAppend, R"(    parallelism: {pipeline: 2, stages: [5, -1]})",
      R"(10: spec.engine.parallelism.stages[1]: found -1, wanted a number from 0 to 4096)"},
-    {kAppend, R"(    parallelism: {context: 2, expert: 2})",
-     R"(10: spec.engine.parallelism.context: found 2, wanted 1 (not in this version)
-10: spec.engine.parallelism.expert: found 2, wanted 1 (not in this version))"},
+    {kAppend, R"(    parallelism: {expert: 2})",
+     R"(10: spec.engine.parallelism.expert: found 2, wanted 1 (not in this version))"},
     {kAppend, R"(    parallelism: {zeroStage: 0, shard: 2})",
      R"(10: spec.engine.parallelism.shard: found 2, wanted 0 unless zeroStage is above 0)"},
     {kAppend, R"(    parallelism: {zeroStage: 100000000000000000000})",
@@ -153,21 +176,113 @@ const BadManifest kBadEngines[] = {
     {kAppend, R"(    parallelism: {recompute: Some})",
      R"(10: spec.engine.parallelism.recompute: found "Some", wanted None, Selective or Full)"},
     {kAppend, R"(    parallelism: {sequenceParallel: true})",
-     R"(10: spec.engine.parallelism.sequenceParallel: found true, wanted false (not in this version))"},
-    {kAppend, R"(    parallelism: {contextMode: Ulysses})",
-     R"(10: spec.engine.parallelism.contextMode: found Ulysses, wanted Ring (not in this version))"},
+     R"(10: spec.engine.parallelism.sequenceParallel: found true, wanted false, as tensor is 1)"},
+    {7, R"(    data: {tokens: [a.tokens], documents: Isolate}
+    parallelism: {tensor: 2, sequenceParallel: true})",
+     R"(4: spec.numProcPerNode: found 1, wanted 2, for the ranks to be a multiple of tensor 2
+7: spec.engine.data.documents: found Isolate, wanted Join with parallelism.context above 1 or sequenceParallel, whose ranks share sequences out)"},
+    {7, R"(    data: {tokens: [a.tokens], sequenceLength: 63}
+    parallelism: {tensor: 2, sequenceParallel: true})",
+     R"(4: spec.numProcPerNode: found 1, wanted 2, for the ranks to be a multiple of tensor 2
+7: spec.engine.data.sequenceLength: found 63, wanted a multiple of parallelism.tensor (2) with sequenceParallel, such as 62 or 64)"},
+    {7, R"(    data: {tokens: [a.tokens], sequenceLength: 64}
+    parallelism: {tensor: 2, sequenceParallel: true}
+    numerics: {grainTokens: 24})",
+     R"(4: spec.numProcPerNode: found 1, wanted 2, for the ranks to be a multiple of tensor 2
+9: spec.engine.numerics.grainTokens: found 24, wanted a divisor of data.sequenceLength (64) / parallelism.tensor (2) with sequenceParallel, such as 16 or 32; it never changes, so a run that is to have sequenceParallel or more tensor ranks later names it from the start)"},
+    {7, R"(    data: {tokens: [a.tokens], documents: Isolate}
+    parallelism: {context: 2})",
+     R"(4: spec.numProcPerNode: found 1, wanted 2, for the ranks to be a multiple of context 2
+7: spec.engine.data.documents: found Isolate, wanted Join with parallelism.context above 1 or sequenceParallel, whose ranks share sequences out)"},
+    {7, R"(    data: {tokens: [a.tokens], sequenceLength: 62}
+    parallelism: {context: 2})",
+     R"(4: spec.numProcPerNode: found 1, wanted 2, for the ranks to be a multiple of context 2
+7: spec.engine.data.sequenceLength: found 62, wanted a multiple of 2 x parallelism.context (2), such as 60 or 64)"},
+    {7, R"(    data: {tokens: [a.tokens], sequenceLength: 60}
+    parallelism: {context: 2, tensor: 2, sequenceParallel: true})",
+     R"(4: spec.numProcPerNode: found 1, wanted 4, for the ranks to be a multiple of tensor 2 x context 2
+7: spec.engine.data.sequenceLength: found 60, wanted a multiple of 2 x parallelism.context (2) x parallelism.tensor (2) with sequenceParallel, such as 56 or 64)"},
+    {7, R"(    data: {tokens: [a.tokens], sequenceLength: 64}
+    parallelism: {context: 2, tensor: 2, sequenceParallel: true}
+    numerics: {grainTokens: 16})",
+     R"(4: spec.numProcPerNode: found 1, wanted 4, for the ranks to be a multiple of tensor 2 x context 2
+9: spec.engine.numerics.grainTokens: found 16, wanted a divisor of data.sequenceLength (64) / (2 x parallelism.context (2) x parallelism.tensor (2) with sequenceParallel), such as 8; it never changes, so a run that is to have sequenceParallel or more tensor ranks or context ranks later names it from the start)"},
+    {kAppend, R"(    parallelism: {context: 16})",
+     R"(10: spec.engine.parallelism.context: found 16, wanted a divisor of model.heads (8): 1, 2, 4 or 8; or contextMode Ring, which shares no heads out)"},
+    {kAppend, R"(    parallelism: {context: 8, tensor: 2})",
+     R"(10: spec.engine.parallelism.context: found 8, wanted a divisor of model.heads (8) / tensor (2): 1, 2 or 4; or contextMode Ring, which shares no heads out)"},
+    {kAppend, R"(    parallelism: {context: 2}
+    device: Cuda)",
+     R"(10: spec.engine.parallelism.context: found 2, wanted 1 with device Cuda and Canonical numerics, whose grains are of whole sequences: use numerics.mode Fast, or device Cpu)"},
+    {kAppend, R"(    parallelism: {context: 2, contextMode: Ring}
+    numerics: {mode: Fast}
+    device: Cuda)",
+     R"(10: spec.engine.parallelism.contextMode: found Ring, wanted Ulysses with device Cuda, whose attention takes no blocks of keys; or device Cpu)"},
+    {7, R"(    data: {tokens: [a.tokens], documents: Apart})",
+     R"(7: spec.engine.data.documents: found "Apart", wanted Join or Isolate)"},
+    {7, R"(    data: {tokens: [a.tokens], sequenceLength: 96}
+    parallelism: {context: 3, contextMode: Ring}
+    numerics: {keyBlock: 12})",
+     R"(4: spec.numProcPerNode: found 1, wanted 3, for the ranks to be a multiple of context 3
+9: spec.engine.numerics.keyBlock: found 12, wanted a divisor of data.sequenceLength (96) / (2 x parallelism.context (3)) with contextMode Ring, such as 8 or 16; it never changes, so a run that is to have a ring later names it from the start)"},
+    {6, R"(    model: {preset: llama-1m, family: Mistral, slidingWindow: 8}
+    parallelism: {context: 2, contextMode: Ring})",
+     R"(7: spec.engine.parallelism.contextMode: found Ring, wanted Ulysses, as model.slidingWindow (8) is less than data.sequenceLength (256): the ranks of a ring would not have equal parts)"},
     {kAppend, R"(    parallelism: {ringOrder: [1, 0, 1]})",
      R"(10: spec.engine.parallelism.ringOrder: found rank 1 twice, wanted each rank at most once)"},
     {kAppend, R"(    parallelism: {offload: [Optimizer]})",
      R"(10: spec.engine.parallelism.offload: found a list, wanted an empty list (not in this version))"},
     {kAppend, R"(    numerics: {mode: Fast})",
-     R"(10: spec.engine.numerics.mode: found Fast, wanted Auto or Canonical (not in this version))"},
-    {kAppend, R"(    numerics: {grainTokens: 0})",
-     R"(10: spec.engine.numerics.grainTokens: found 0, wanted a number from 1 to 65536)"},
+     R"(10: spec.engine.numerics.mode: found Fast, wanted Auto or Canonical without device Cuda: Fast computes on GPUs alone)"},
+    {kAppend, R"(    device: Auto
+    numerics: {mode: Fast})",
+     R"(11: spec.engine.numerics.mode: found Fast, wanted Auto or Canonical without device Cuda: Fast computes on GPUs alone)"},
+    {kAppend, R"(    device: Cuda
+    numerics: {mode: Fast, grainSequences: 1})",
+     R"(11: spec.engine.numerics.grainSequences: found 1, wanted none with Fast numerics, which round no sums: remove the key)"},
+    {kAppend, R"(    device: Cuda
+    precision: {reduce: BF16}
+    numerics: {mode: Fast})",
+     R"(11: spec.engine.precision.reduce: found BF16, wanted FP32, the format of the gradients (others not in this version))"},
+    {kAppend, R"(    numerics: {grainTokens: -1})",
+     R"(10: spec.engine.numerics.grainTokens: found -1, wanted a number from 0 to 65536)"},
+    {kAppend, R"(    numerics: {keyBlock: 65537})",
+     R"(10: spec.engine.numerics.keyBlock: found 65537, wanted a number from 0 to 65536)"},
+    {kAppend, R"(    numerics: {tensorChunks: heads})",
+     R"(10: spec.engine.numerics.tensorChunks: found "heads", wanted a whole number)"},
+    {kAppend, R"(    numerics: {tensorChunk: 4})",
+     R"(10: spec.engine.numerics.tensorChunk: found an unknown key, wanted tensorChunks)"},
+    {kAppend, R"(    numerics: {grainSequences: 1}
+    device: Cpu)",
+     R"(10: spec.engine.numerics.grainSequences: found 1, wanted none with device Cpu, which adds by grainTokens: remove the key)"},
+    {kAppend, R"(    numerics: {grainSequences: 3})",
+     R"(10: spec.engine.numerics.grainSequences: found 3, wanted a divisor of batch.microSequences (1))"},
+    {kAppend, R"(    numerics: {grainTokens: 64}
+    device: Cuda)",
+     R"(10: spec.engine.numerics.grainTokens: found 64, wanted none with device Cuda, which adds by grainSequences: remove the key)"},
+    {kAppend, R"(    numerics: {keyBlock: 64}
+    device: Cuda)",
+     R"(10: spec.engine.numerics.keyBlock: found 64, wanted none with device Cuda, whose attention has blocks of its own: remove the key)"},
+    {kAppend, R"(    numerics: {mode: Fast, tensorChunks: 12}
+    device: Cuda)",
+     R"(10: spec.engine.numerics.tensorChunks: found 12, wanted none with Fast numerics, whose sums have no pieces: remove the key)"},
+    {6, R"(    model: {preset: llama-1m, family: Qwen3}
+    parallelism: {tensor: 2}
+    device: Cuda)",
+     R"(7: spec.engine.parallelism.tensor: found 2, wanted 1 with device Cuda and Canonical numerics of Qwen3, whose norms of heads are one sum over all heads: use numerics.mode Fast, or device Cpu)"},
+    {6, R"(    model: {preset: llama-1m}
+    parallelism: {tensor: 4}
+    device: Cuda)",
+     R"(7: spec.engine.parallelism.tensor: found 4, wanted a divisor of model.kvHeads (2) with device Cuda, whose ranks share no key-value heads; or device Cpu)"},
+    {kAppend, R"(    parallelism: {tensor: 2, sequenceParallel: true}
+    device: Cuda)",
+     R"(10: spec.engine.parallelism.sequenceParallel: found true, wanted false with device Cuda and Canonical numerics, whose grains are of whole sequences: use numerics.mode Fast, or device Cpu)"},
+    {kAppend, R"(    device: Gpu)",
+     R"(10: spec.engine.device: found "Gpu", wanted Auto, Cpu or Cuda)"},
     {kAppend, R"(    seed: -1)",
      R"(10: spec.engine.seed: found -1, wanted a number at least 0)"},
     {kAppend, R"(    runtime: {transport: Nccl})",
-     R"(10: spec.engine.runtime.transport: found Nccl, wanted Auto, Local, Shm or Tcp (not in this version))"},
+     R"(10: spec.engine.runtime.transport: found Nccl, wanted Auto, Shm or Tcp without device Cuda: NCCL connects GPUs alone)"},
     {kAppend, R"(    runtime: {isa: Sse})",
      R"(10: spec.engine.runtime.isa: found "Sse", wanted Auto, Amx, Avx512Bf16, Avx512, Avx2 or Generic)"},
     {kAppend, R"(    runtime: {threads: -1})",
@@ -175,7 +290,9 @@ const BadManifest kBadEngines[] = {
     {kAppend, R"(    evaluation: {sequences: 0})",
      R"(10: spec.engine.evaluation.sequences: found 0, wanted a number from 1 to 1000000000000)"},
     {kAppend, R"(    evaluation: {earlyStopPatience: 3})",
-     R"(10: spec.engine.evaluation.earlyStopPatience: found 3, wanted 0 (not in this version))"},
+     R"(10: spec.engine.evaluation.earlyStopPatience: found 3, wanted 0, as there is no data.validation to judge by)"},
+    {kAppend, R"(    evaluation: {earlyStopDelta: 0.5})",
+     R"(10: spec.engine.evaluation.earlyStopDelta: found 0.5, wanted 0, as earlyStopPatience is 0 and nothing ends the run early)"},
     {kAppend, R"(    export: model)",
      R"(10: spec.engine.export: found "model", wanted a mapping)"},
     {kAppend, R"(    steps: 7)",

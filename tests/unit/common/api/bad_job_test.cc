@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "common/api/decode.h"
 #include "tests/unit/common/api/bad_manifest.h"
 
 namespace trainyard::api {
@@ -68,6 +69,16 @@ const BadManifest kBadJobs[] = {
     {kAppend, R"(  numProcPerNode: all)",
      R"(10: spec.numProcPerNode: found "all", wanted a whole number or auto)"},
     {kAppend, R"(    parallelism: {shard: 4}
+  numProcPerNode: auto)",
+     R"(11: spec.numProcPerNode: found auto (1), wanted 4, for the ranks to be a multiple of shard 4)"},
+    {kAppend, R"(    device: Cuda
+  numProcPerNode: 2
+  template: {spec: {containers: [{name: trainer, resources: {limits: {nvidia.com/gpu: 4}}}]}})",
+     R"(12: spec.template.spec.containers: found 4 of nvidia.com/gpu in the trainer's resources.limits, wanted 2, one for each rank (numProcPerNode))"},
+    {kAppend, R"(    device: Cpu
+  template: {spec: {containers: [{name: trainer, resources: {limits: {nvidia.com/gpu: 4}}}]}})",
+     R"(11: spec.template.spec.containers: found 4 of nvidia.com/gpu in the trainer's resources.limits, wanted none, as engine.device is Cpu)"},
+    {kAppend, R"(    parallelism: {shard: 4}
   numProcPerNode: 6)",
      R"(11: spec.numProcPerNode: found 6, wanted 4 or 8, for the ranks to be a multiple of shard 4)"},
     {kAppend, R"(    parallelism: {zeroStage: 3, shard: 4})",
@@ -76,6 +87,10 @@ const BadManifest kBadJobs[] = {
   numNodes: 3
   numProcPerNode: 2)",
      R"(11: spec.numNodes: found 3 (6 ranks), wanted 2 or 4, for the ranks to be a multiple of shard 4)"},
+    {kAppend, R"(    parallelism: {tensor: 2}
+  numNodes: 2
+  numProcPerNode: 3)",
+     R"(12: spec.numProcPerNode: found 3, wanted 2 or 4, a multiple of engine.parallelism.tensor (2), so that ranks that share every layer are on one node)"},
     {kAppend, R"(    parallelism: {shard: 1500}
   numProcPerNode: 4)",
      R"(4: spec.numNodes: found 1 (4 ranks), wanted 375, for the ranks to be a multiple of shard 1500)"},
@@ -92,6 +107,9 @@ const BadManifest kBadJobs[] = {
     {kAppend, R"(    runtime: {transport: Local}
   numProcPerNode: 2)",
      R"(10: spec.engine.runtime.transport: found Local, wanted Auto, Shm or Tcp, as the 2 ranks are processes, not threads of one)"},
+    {kAppend, R"(    runtime: {transport: Nccl}
+    device: Cuda)",
+     R"(10: spec.engine.runtime.transport: found Nccl, wanted Auto with one rank, which has nobody to meet; or a larger numNodes or numProcPerNode)"},
     {kAppend, R"(  numNode: 2)",
      R"(10: spec.numNode: found an unknown key, wanted numNodes)"},
     {kAppend, R"(  NumNodes: 2)",
@@ -134,9 +152,11 @@ const BadManifest kBadJobs[] = {
     {kAppend, R"(  elasticPolicy: {allowedNumNodes: [1], nodeIncrementStep: 2})",
      R"(10: spec.elasticPolicy.nodeIncrementStep: found 2, wanted 1 or nothing, as allowedNumNodes is given)"},
     {kAppend, R"(  spares: {count: 1})",
-     R"(10: spec.spares.count: found 1, wanted 0 (not in this version))"},
+     R"(10: spec.spares.count: found 1, wanted 0, as only failurePolicy.restartStrategy InPlace promotes spares)"},
     {kAppend, R"(  spares: {mode: Hot})",
-     R"(10: spec.spares.mode: found "Hot", wanted Warm or Cold)"},
+     R"(10: spec.spares.mode: found "Hot", wanted Warm)"},
+    {kAppend, R"(  spares: {mode: Cold})",
+     R"(10: spec.spares.mode: found Cold, wanted Warm (not in this version))"},
     {kAppend, R"(  failurePolicy: {restartStrategy: Recreate})",
      R"(10: spec.failurePolicy.restartStrategy: found "Recreate", wanted RecreateAll, ReplacePod or InPlace)"},
     {kAppend, R"(  failurePolicy: {budgets: [{class: Hang}, {class: Hang}]})",
@@ -173,10 +193,8 @@ const BadManifest kBadJobs[] = {
      R"(10: spec.progressPolicy.minStallSeconds: found 700, wanted at most maxStallSeconds (600))"},
     {kAppend, R"(  progressPolicy: {stallFactor: 1})",
      R"(10: spec.progressPolicy.stallFactor: found 1, wanted a number from 2 to 100000)"},
-    {kAppend, R"(  progressPolicy: {onStall: ReplaceNode})",
-     R"(10: spec.progressPolicy.onStall: found ReplaceNode, wanted Report, DumpStacks, RestartJob, RestartProcess or ReplacePod (not in this version))"},
     {kAppend, R"(  progressPolicy: {onStall: Panic})",
-     R"(10: spec.progressPolicy.onStall: found "Panic", wanted Report, DumpStacks, RestartJob, RestartProcess or ReplacePod)"},
+     R"(10: spec.progressPolicy.onStall: found "Panic", wanted Report, DumpStacks, RestartJob, RestartProcess, ReplacePod or ReplaceNode)"},
     {kAppend, R"(  checkpointPolicy: {storage: {}})",
      R"(10: spec.checkpointPolicy.storage.persistentVolumeClaim: found nothing, wanted a value: A volume that all pods share (ReadWriteMany))"},
     {kAppend, R"(  checkpointPolicy: {storage: {persistentVolumeClaim: {claimName: Ckpt}}})",
@@ -192,6 +210,20 @@ const BadManifest kBadJobs[] = {
      R"(10: spec.checkpointPolicy.keepLast: found 0, wanted a number from 1 to 10000)"},
     {kAppend, R"(  checkpointPolicy: {everySteps: -1})",
      R"(10: spec.checkpointPolicy.everySteps: found -1, wanted a number from 0 to 1000000000000)"},
+    {kAppend, R"(  checkpointPolicy: {memoryEverySteps: 5})",
+     R"(10: spec.checkpointPolicy.memoryEverySteps: found 5, wanted 0, as only failurePolicy.restartStrategy InPlace resumes from memory)"},
+    {kAppend, R"(  checkpointPolicy: {memoryReplicas: 2})",
+     R"(10: spec.checkpointPolicy.memoryReplicas: found 2, wanted a number from 0 to 1)"},
+    {kAppend, R"(  numNodes: 2
+  checkpointPolicy: {memoryReplicas: 1})",
+     R"(11: spec.checkpointPolicy.memoryReplicas: found 1, wanted 0, as only failurePolicy.restartStrategy InPlace resumes from memory)"},
+    {kAppend, R"(  numNodes: 2
+  failurePolicy: {restartStrategy: InPlace}
+  checkpointPolicy: {memoryEverySteps: 0, memoryReplicas: 1})",
+     R"(12: spec.checkpointPolicy.memoryReplicas: found 1, wanted 0, as checkpointPolicy.memoryEverySteps 0 keeps no states in memory)"},
+    {kAppend, R"(  failurePolicy: {restartStrategy: InPlace}
+  checkpointPolicy: {memoryReplicas: 1})",
+     R"(11: spec.checkpointPolicy.memoryReplicas: found 1, wanted 0, as a job of one node has no other node to keep a copy)"},
     {kAppend, R"(  successPolicy: {rules: [{}]})",
      R"(10: spec.successPolicy.rules[0].succeededIndexes: found nothing, wanted succeededIndexes or succeededCount)"},
     {kAppend, R"(  successPolicy: {rules: [{succeededIndexes: 0}]})",
@@ -251,6 +283,20 @@ TEST(BadJobTest, NameLineFieldFoundAndWanted) {
   for (const BadManifest& bad : kBadJobs) {
     EXPECT_EQ(faults_of(bad), bad.faults) << "line " << bad.line << ": " << bad.text;
   }
+}
+
+TEST(BadJobTest, EachDataParallelRankOnAGpuHasAGrain) {
+  std::vector<std::string> lines = valid_manifest();
+  lines[4] = "  numProcPerNode: 3\n  engine:\n    device: Cuda";
+  lines[7] = "    batch: {globalSequences: 8, microSequences: 4}";
+  std::string text;
+  for (const std::string& line : lines)
+    text += line + '\n';
+  const std::vector<Fault> faults = check_training_job(text, {.file = ""}).faults;
+  ASSERT_EQ(faults.size(), 1U);
+  EXPECT_EQ(to_string(faults.front()),
+            ":6: spec.engine.numerics.grainSequences: found 4, wanted at most 2, so that each of "
+            "the 3 data-parallel ranks has a grain of batch.globalSequences (8)");
 }
 
 }  // namespace

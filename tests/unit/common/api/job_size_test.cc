@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "common/api/decode.h"
+
 namespace trainyard::api {
 namespace {
 
@@ -51,7 +53,11 @@ TEST(JobSizeTest, RanksOfASizeHaveMicroBatchesThatAnInterleavedPipelineTakes) {
   EXPECT_EQ(largest_allowed(spec, 10), 6);
   EXPECT_EQ(largest_allowed(spec, 5), 4);
   spec.num_proc_per_node = kAutoProcPerNode;
-  EXPECT_EQ(largest_allowed(spec, 10), 10) << "nobody knows the ranks";
+  EXPECT_EQ(largest_allowed(spec, 10), 6) << "one rank a node without GPUs";
+  spec.pod_template.emplace().containers = {{.name = "main", .gpus = 2}};
+  EXPECT_EQ(largest_allowed(spec, 10), 10);
+  EXPECT_EQ(largest_allowed(spec, 5), 3) << "of 2 ranks each";
+  EXPECT_EQ(ranks_of(spec), 20);
   spec.num_proc_per_node = 1;
   engine.parallelism.pipeline_schedule = PipelineSchedule::kOneFOneB;
   EXPECT_EQ(largest_allowed(spec, 10), 10);
@@ -67,6 +73,40 @@ TEST(JobSizeTest, EachDataParallelRankOfASizeHasASequence) {
   EXPECT_EQ(largest_allowed(spec, 10), 8);
   spec.elastic_policy->min_nodes = 9;
   EXPECT_EQ(largest_allowed(spec, 10), std::nullopt);
+}
+
+TEST(JobSizeTest, EachDataParallelRankOnAGpuHasAGrain) {
+  TrainingJobSpec spec = elastic_spec(10);
+  EngineSpec& engine = spec.engine.emplace();
+  engine.batch = {.global_sequences = 9, .micro_sequences = 4};
+  engine.device = DeviceKind::kCuda;
+  EXPECT_EQ(largest_allowed(spec, 10), 3) << "grains are micro-batches, the last one is short";
+  engine.numerics.grain_sequences = 2;
+  EXPECT_EQ(largest_allowed(spec, 10), 5);
+  engine.device = DeviceKind::kCpu;
+  EXPECT_EQ(largest_allowed(spec, 10), 9);
+}
+
+TEST(JobSizeTest, LimitsAreThoseOfTheTrainer) {
+  const auto job = [](const std::string& containers) {
+    const auto decoded = decode_training_job(
+        R"({"apiVersion":"trainyard.dev/v1alpha1","kind":"TrainingJob","metadata":{"name":"a"},)"
+        R"("spec":{"template":{"spec":{"containers":[)" +
+        containers + "]}}}}");
+    EXPECT_TRUE(decoded) << (decoded ? "" : decoded.error().message);
+    return decoded ? decoded->spec : TrainingJobSpec();
+  };
+  const std::string side =
+      R"({"name":"side","image":"i","command":["c"],"resources":{"limits":{"memory":"1Gi"}}})";
+  const TrainingJobSpec two =
+      job(side + R"(,{"name":"trainer","image":"i","command":["c"],)"
+                 R"("resources":{"limits":{"memory":"64Mi","nvidia.com/gpu":4}}})");
+  EXPECT_EQ(trainer_memory_limit(two), 64 << 20);
+  EXPECT_EQ(gpus_of_trainer(two), 4);
+  EXPECT_EQ(trainer_memory_limit(job(side)), 1 << 30) << "the first, where none has the name";
+  EXPECT_EQ(trainer_memory_limit(job(R"({"name":"trainer","image":"i","command":["c"]})")),
+            std::nullopt);
+  EXPECT_EQ(trainer_memory_limit({}), std::nullopt);
 }
 
 }  // namespace

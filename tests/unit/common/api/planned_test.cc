@@ -107,7 +107,7 @@ TEST(PlannedTest, WhateverIsPlannedIsRefusedWithItsPath) {
     EXPECT_THAT(faults, HasSubstr(where + ": found")) << faults;
     EXPECT_THAT(faults, HasSubstr("(not in this version)")) << faults;
   }
-  EXPECT_GT(planned, 25);
+  EXPECT_GT(planned, 15);
 }
 
 TEST(PlannedTest, EveryFieldThatIsPlannedHasAKindThatIsChecked) {
@@ -120,7 +120,7 @@ TEST(PlannedTest, EveryFieldThatIsPlannedHasAKindThatIsChecked) {
                          !std::same_as<typename ItemOf<T>::Type, T>;
     EXPECT_TRUE(checked) << path;
   });
-  EXPECT_GE(fields, 8);
+  EXPECT_GE(fields, 4);
 }
 
 }  // namespace

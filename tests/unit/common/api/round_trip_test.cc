@@ -207,5 +207,16 @@ TEST(EncodeTest, EqualJobsGiveEqualBytesAndFractionsAreText) {
   EXPECT_EQ(json.find('\n'), std::string::npos);
 }
 
+TEST(EncodeTest, AnEngineFileLacksZerosThatOlderBuildsRefuse) {
+  const std::string json = encode_engine({});
+  for (const char* later : {"grainTokens", "keyBlock", "tensorChunks", "device", "horizonSteps"})
+    EXPECT_EQ(json.find(later), std::string::npos) << json;
+  EngineSpec engine;
+  engine.numerics.key_block = 64;
+  engine.device = DeviceKind::kCpu;
+  EXPECT_NE(encode_engine(engine).find("\"keyBlock\":64"), std::string::npos);
+  EXPECT_NE(encode_engine(engine).find("\"device\":\"Cpu\""), std::string::npos);
+}
+
 }  // namespace
 }  // namespace trainyard::api

@@ -41,7 +41,9 @@ TEST_F(MemoryFactsTest, ThePeakOfThisProcessStaysWhenMemoryIsGivenBack) {
   const auto before = peak_own_memory();
   if (!before) GTEST_SKIP() << "this kernel does not tell it";
   EXPECT_EQ(std::string(kBytes, 'x').size(), kBytes);
-  EXPECT_GE(*peak_own_memory(), static_cast<int64_t>(kBytes));
+  // The kernel counts pages in batches, a few of which may be missing.
+  constexpr size_t kUncounted = size_t{1} << 20;
+  EXPECT_GE(*peak_own_memory(), static_cast<int64_t>(kBytes - kUncounted));
   EXPECT_GT(available_memory().value_or(0), 0);
 }
 

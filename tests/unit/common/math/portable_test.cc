@@ -33,5 +33,26 @@ TEST(PortableMathTest, PowIsExactForPowersOfTwo) {
   EXPECT_NEAR(portable_pow(0.95, 1000), std::pow(0.95, 1000), 1e-30);
 }
 
+TEST(PortableMathTest, SineAndCosineMatchTheLibrary) {
+  for (int i = 0; i < 200000; ++i) {
+    // Angles as positions have them, and multiples of a quarter turn with what is next to them.
+    const double x = i % 2 == 0 ? static_cast<float>(i) * 0.731F
+                                : std::nextafter(static_cast<float>(i * 1.5707963267948966), 0.0F);
+    double sine = 0;
+    double cosine = 0;
+    portable_sin_cos(x, sine, cosine);
+    ASSERT_NEAR(sine, std::sin(x), 3e-16) << x;
+    ASSERT_NEAR(cosine, std::cos(x), 3e-16) << x;
+    portable_sin_cos(-x, sine, cosine);
+    ASSERT_NEAR(sine, std::sin(-x), 3e-16) << x;
+    ASSERT_NEAR(cosine, std::cos(-x), 3e-16) << x;
+  }
+}
+
+TEST(PortableMathTest, ExponentialMatchesTheLibrary) {
+  for (double x = -690; x < 690; x += 0.00917)
+    ASSERT_NEAR(portable_exp(x) / std::exp(x), 1, 5e-16) << x;
+}
+
 }  // namespace
 }  // namespace trainyard

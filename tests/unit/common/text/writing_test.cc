@@ -40,6 +40,8 @@ TEST(JsonWriterTest, WritesCompactAndIndented) {
 TEST(JsonWriterTest, StringsAreAlwaysValidJson) {
   EXPECT_EQ(quote_json("a\"b\\c\n\t\r\x01\x7f"), R"("a\"b\\c\n\t\r\u0001\u007f")");
   EXPECT_EQ(quote_json("é💡"), "\"é💡\"");
+  EXPECT_EQ(quote_json("a\xc2\x9b\xe2\x80\xae\xd8\x9c"), R"("a\u009b\u202e\u061c")")
+      << "a terminal would obey";
   EXPECT_EQ(quote_json("a\xff"
                        "b\xc3"),
             "\"a\xEF\xBF\xBD"

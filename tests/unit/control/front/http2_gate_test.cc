@@ -89,5 +89,18 @@ TEST(Http2GateTest, FramesHaveContent) {
   EXPECT_THAT(fault_of(empty), HasSubstr("without content"));
 }
 
+TEST(Http2GateTest, WhoAsksHasSomethingToSay) {
+  for (const uint8_t type : {kSettings, kPing}) {
+    std::string asks = kGreeting + kRequest;
+    for (int i = 0; i <= Http2Gate::kMaxQuestions; ++i)
+      asks += frame(type, 0, type == kPing ? 8 : 0);
+    EXPECT_THAT(fault_of(asks), HasSubstr("asks and says nothing"));
+  }
+  std::string answers = kGreeting + kRequest;
+  for (int i = 0; i <= Http2Gate::kMaxQuestions; ++i)
+    answers += frame(kPing, 1, 8);
+  EXPECT_THAT(fault_of(answers), IsEmpty()) << "it was asked";
+}
+
 }  // namespace
 }  // namespace trainyard::control

@@ -384,6 +384,42 @@ TEST(GoodputLifeTest, AForeignJobThatRunsIsProductive) {
   expect_conserved(job.status(), "at the end");
 }
 
+/// An agent reports a rank that does not use its progress page as one that starts.
+TEST(GoodputLifeTest, AForeignJobThatReportsNothingToItsAgentIsProductive) {
+  api::TrainingJob manifest = LivingJob::manifest();
+  manifest.spec.engine.reset();
+  LivingJob job(std::move(manifest));
+  ASSERT_TRUE(job.settle());
+  job.connect();
+  job.pass_ms(9000);
+  job.crash();
+  ASSERT_TRUE(job.settle());
+  EXPECT_EQ(job.goodput().productive, milliseconds(9000));
+  EXPECT_EQ(job.goodput().badput.startup, milliseconds(0));
+  expect_conserved(job.status(), "after the crash");
+}
+
+TEST(GoodputLifeTest, AForeignJobThatReportsStepsIsProductiveUntilTheLastOfThem) {
+  api::TrainingJob manifest = LivingJob::manifest();
+  manifest.spec.engine.reset();
+  LivingJob job(std::move(manifest));
+  ASSERT_TRUE(job.settle());
+  job.connect();
+  job.pass_ms(300);
+  job.enter(Phase::kTraining);
+  for (int i = 0; i < 5; ++i) {
+    job.pass_ms(100);
+    job.steps(1);
+  }
+  job.pass_ms(40'000);  // it hangs, and fails
+  job.crash();
+  ASSERT_TRUE(job.settle());
+  ASSERT_EQ(job.status().restarts.total, 1);
+  EXPECT_EQ(job.goodput().productive, milliseconds(300 + 500)) << "until its first report as well";
+  EXPECT_EQ(job.goodput().badput.infra, milliseconds(40'000));
+  expect_conserved(job.status(), "after the crash");
+}
+
 /// One random turn of a job's life.
 void live(LivingJob& job, std::mt19937_64& random) {
   const auto pick = [&](int64_t below) {

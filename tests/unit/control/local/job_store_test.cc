@@ -25,6 +25,7 @@ namespace {
 using std::chrono::seconds;
 using testing::HasSubstr;
 using testing::Not;
+using testing::StartsWith;
 using testing_support::kScriptUntilTold;
 using testing_support::script_options;
 
@@ -85,6 +86,31 @@ TEST_F(JobStoreTest, OtherCoresAreNoOtherJob) {
     EXPECT_EQ(job->metadata.generation, 1);
     EXPECT_EQ(job->spec.engine->runtime.threads, threads);
   }
+}
+
+TEST_F(JobStoreTest, ValuesThatTheManifestDoesNotNameAreThoseOfTheRun) {
+  const auto open_with = [&](const api::NumericsSpec& numerics) {
+    auto options = script_options(run_dir(), clock_, "exit 0");
+    options.job.spec.engine = *api::decode_engine(
+        R"({"model":{"layers":1,"hidden":8,"heads":1},"batch":{"globalSequences":8},
+            "data":{"tokens":["/data"],"sequenceLength":8},"steps":10})",
+        {.file = "engine"});
+    options.job.spec.engine->numerics = numerics;
+    return LocalCluster::open(std::move(options));
+  };
+  // As runs were written down when this was the default.
+  ASSERT_TRUE(open_with({.grain_tokens = 128}));
+  {
+    const auto opened = open_with({});
+    ASSERT_TRUE(opened) << opened.error().message;
+    const auto job = (*opened)->observe((*opened)->key());
+    EXPECT_EQ(job->metadata.generation, 1);
+    EXPECT_EQ(job->spec.engine->numerics.grain_tokens, 128);
+  }
+  ASSERT_TRUE(open_with({.key_block = 64})) << "its checkpoint may have that";
+  const auto refused = open_with({.key_block = 32});
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, HasSubstr("spec.engine.numerics: differs from the job in"));
 }
 
 /// A job of the engine whose paths are below `place`, which it is imported into as well.
@@ -174,6 +200,7 @@ TEST_F(JobStoreTest, ADamagedStatusIsNamedInOurWords) {
   for (const auto& [text, fault] :
        {std::pair{std::string("rubbish"), "no JSON at byte 1"},
         std::pair{std::string("{\"uid\":3}"), "type must be"},
+        std::pair{std::string("{\"uid\":\"u\",\"version\":1e30}"), "type must be whole number"},
         std::pair{R"({"uid":"u","version":1,"status":)" + std::string(500'000, '['),
                   "nested too deeply"}}) {
     std::ofstream(run_dir() / "status.json") << text;
@@ -202,6 +229,32 @@ TEST_F(JobStoreTest, ARunDirectoryWithLinksInPlaceOfItsFilesIsRefused) {
   std::filesystem::create_directory(run_dir().parent_path() / "large");
   std::filesystem::create_directory_symlink("../large", run_dir() / "checkpoints");
   EXPECT_TRUE(check_entries(run_dir())) << "a disk of its own for checkpoints";
+}
+
+TEST_F(JobStoreTest, ARunDirectoryOfAnotherUserIsRefused) {
+  constexpr uid_t kStranger = 65534;
+  constexpr uid_t kUser = 12345;
+  std::filesystem::create_directories(run_dir() / "pods");
+  EXPECT_TRUE(check_entries(run_dir()));
+  const bool root = ::geteuid() == 0;
+  const std::string owner = std::to_string(root ? kStranger : ::geteuid());
+  for (const auto& path : {run_dir(), run_dir() / "pods"}) {
+    if (root) {
+      ASSERT_EQ(::chown(path.c_str(), kStranger, -1), 0);
+    }
+    const Status refused = check_entries(run_dir(), kUser);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, ErrorCode::kInvalidConfig);
+    EXPECT_THAT(refused.error().message,
+                HasSubstr(": belongs to user " + owner + ", wanted user 12345"));
+    if (!root) continue;
+    EXPECT_THAT(refused.error().message, StartsWith(path.string() + ":"));
+    EXPECT_TRUE(check_entries(run_dir(), kStranger)) << "root's files do no harm";
+    const auto opened = LocalCluster::open(script_options(run_dir(), clock_, "exit 0"));
+    ASSERT_FALSE(opened.has_value()) << path;
+    EXPECT_EQ(opened.error().message, check_entries(run_dir()).error().message);
+    ASSERT_EQ(::chown(path.c_str(), 0, -1), 0);
+  }
 }
 
 TEST_F(JobStoreTest, AFailedRunIsTakenUpAgainByAChangedManifestOrOnRequest) {

@@ -1,11 +1,13 @@
 // What the binaries serve to Prometheus against docs/reference/metrics.md, and promtool's opinion.
 #include <chrono>
+#include <cstdlib>
 #include <fstream>
 #include <limits>
 #include <map>
 #include <set>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -128,8 +130,8 @@ class MetricsReferenceTest : public testing::Test {
     return cli::run_metrics_text({.job = &job_, .status = &status_, .readings = &readings_}, {},
                                  kNow);
   }
-  std::string agent_text() {
-    agent::AgentMetrics metrics("tiny", "team", clock_);
+  std::string agent_text(const agent::GpuWatch* gpus = nullptr) {
+    agent::AgentMetrics metrics("tiny", "team", clock_, gpus);
     metrics.update({.stream_open = true, .ranks_started = true, .ranks = readings_});
     return metrics.text({});
   }
@@ -183,7 +185,19 @@ TEST_F(MetricsReferenceTest, ListsWhatARunServesFromItsStart) {
 
 TEST_F(MetricsReferenceTest, ListsWhatAnAgentServes) {
   add_reading(0);
-  EXPECT_THAT(families_of(agent_text()), ContainerEq(documented("agent")));
+  const auto script = folder_.path() / "gpus";
+  std::ofstream(script) << "0.name GPU\n0.uuid U\n0.used 1\n0.total 2\n0.utilization 3\n"
+                           "0.temperature 4\n0.power 5\n0.power_limit 6\n0.clock 7\n"
+                           "0.throttle 0\n0.ecc_corrected 8\n0.ecc_uncorrected 9\nxid 0 13\n";
+  ::setenv("TRAINYARD_FAKE_NVML", script.c_str(), 1);  // NOLINT(concurrency-mt-unsafe)
+  const auto gpus = agent::GpuWatch::start(
+      std::vector{testing_support::build_path("tests/libtrainyard-fake-nvml.so")});
+  ASSERT_TRUE(gpus) << gpus.error().message;
+  while ((*gpus)->errors() == 0)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const std::string text = agent_text(gpus->get());
+  EXPECT_THAT(families_of(text), ContainerEq(documented("agent")));
+  EXPECT_THAT(promtool(text), IsEmpty());
 }
 
 TEST_F(MetricsReferenceTest, SeriesNameTheNamespaceWhereThereIsOne) {

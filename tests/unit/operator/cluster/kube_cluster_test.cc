@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "operator/cluster/ledgers.h"
 #include "tests/unit/operator/cluster/kube_cluster_world.h"
 
 namespace trainyard::cluster {
@@ -265,6 +266,31 @@ TEST_F(KubeClusterTest, AJobWhosePodsMayNotBeReadIsLeftAlone) {
 }
 
 // ---- The job's own object ----------------------------------------------------------------------
+
+TEST_F(KubeClusterTest, AJobOfTheSameNameDoesNotWaitForTheLedgerOfTheOneBefore) {
+  json job = job_object("True");
+  job["status"]["goodput"] = {{"wallSeconds", "7.5"}};
+  server_.jobs = {job};
+  start();
+  job["metadata"]["resourceVersion"] = "10";
+  server_.push("trainingjobs", "DELETED", job);
+  EXPECT_THAT(hear(2), ElementsAre("", "train"));
+  const control::JobKey gone_jobs = Ledgers::gone_jobs();
+  EXPECT_THAT(cluster_->jobs(), ElementsAre(gone_jobs)) << "whoever takes over looks at it";
+  EXPECT_EQ(cluster_->observe({"n", "train"}).error().code, ErrorCode::kNotFound);
+  server_.script.answer(500, testing_support::status_body(500, "InternalError", "no"));
+  EXPECT_EQ(cluster_->observe(gone_jobs).error().code, ErrorCode::kUnavailable)
+      << "to be tried again";
+  job["metadata"]["uid"] = "another";
+  job["metadata"]["resourceVersion"] = "11";
+  server_.push("trainingjobs", "ADDED", job);
+  EXPECT_THAT(hear(1), ElementsAre("train"));
+  EXPECT_EQ(look().metadata.uid, "another") << "nothing is asked of the server";
+  server_.script.answer(404, testing_support::status_body(404, "NotFound", "no"));
+  server_.script.answer(201, "{}");
+  EXPECT_EQ(cluster_->observe(gone_jobs).error().code, ErrorCode::kNotFound) << "all are kept";
+  EXPECT_THAT(cluster_->jobs(), ElementsAre(control::JobKey{"n", "train"}));
+}
 
 TEST_F(KubeClusterTest, AnAgentIsPutIntoPodsOnlyWhereItHasAnImageAndACoordinator) {
   json job = job_object("False");

@@ -114,7 +114,7 @@ class ScopeTest : public testing::Test {
                  const std::string& uid) {
             missed_.push_back(std::string(resource.plural) + " of " + key.name + ", " + uid);
           },
-      .job_gone = [this](const std::string& uid) { gone_.push_back(uid); }};
+      .job_gone = [this](const JobView& job) { gone_.push_back(job.meta.uid); }};
   Scope scope_{context_, "n"};
   OwnWrites& own_writes_ = scope_.own_writes();
 };

@@ -24,6 +24,65 @@ TEST(RenderPodTest, KeepsWhatTheTemplateSays) {
   EXPECT_EQ(trainer_of(pod)["resources"]["limits"]["nvidia.com/gpu"], 1);
 }
 
+TEST(RenderPodTest, RanksOfAnEngineOnGpusGetOneEach) {
+  PodDefaults defaults{"worker:9", "control:9443"};
+  defaults.worker_gpu_image = "worker-gpu:9";
+  defaults.gpu_runtime_class = "nvidia";
+  const auto pod_with = [&](const std::string& device, const std::string& trainer,
+                            const std::string& of_pod = "") {
+    json spec = json::parse(kEngine);
+    spec["engine"]["device"] = device;
+    if (!trainer.empty()) {
+      spec["template"] = json::parse(R"({"spec":{)" + of_pod +
+                                     R"("containers":[{"name":"trainer")" + trainer + "}]}}");
+    }
+    const api::TrainingJob job = job_of(spec.dump());
+    return render_pod(job.metadata, job.spec, pod_of(job, 0), defaults);
+  };
+  const auto expect = [](const json& pod, const json& resources, const json& image,
+                         const json& runtime_class) {
+    EXPECT_EQ(trainer_of(pod).value("resources", json()), resources);
+    EXPECT_EQ(trainer_of(pod)["image"], image);
+    EXPECT_EQ(pod["spec"].value("runtimeClassName", json()), runtime_class);
+  };
+  const json four = {{"limits", {{"nvidia.com/gpu", 4}}}};
+  const std::string own = R"(,"resources":{"limits":{"nvidia.com/gpu":4}})";
+  expect(pod_with("Cuda", ""), four, "worker-gpu:9", "nvidia");
+  expect(pod_with("Cuda", own), four, "worker-gpu:9", "nvidia");
+  expect(pod_with("Auto", own), four, "worker-gpu:9", "nvidia");
+  expect(pod_with("Auto", ""), nullptr, "worker:9", nullptr);
+  expect(pod_with("Cpu", ""), nullptr, "worker:9", nullptr);
+  const std::string image = R"(,"image":"mine:1")";
+  expect(pod_with("Cuda", image, R"("runtimeClassName":"kata",)"), four, "mine:1", "kata");
+  const std::string parts = R"({"limits":{"nvidia.com/mig-1g.10gb":4}})";
+  expect(pod_with("Cuda", R"(,"resources":)" + parts), json::parse(parts), "worker-gpu:9",
+         "nvidia");
+  const std::string claims = R"({"claims":[{"name":"gpus"}]})";
+  expect(pod_with("Cuda", R"(,"resources":)" + claims), json::parse(claims), "worker-gpu:9",
+         "nvidia");
+  defaults.worker_gpu_image.clear();
+  defaults.gpu_runtime_class.clear();
+  expect(pod_with("Cuda", ""), four, "worker:9", nullptr);
+}
+
+TEST(RenderPodTest, AutoIsARankForEachGpuOfTheTrainer) {
+  const auto ranks_with = [](const std::string& resources) {
+    const json pod = rendered(job_of(R"({"numProcPerNode":"auto","template":{"spec":{"containers":[
+        {"name":"log","image":"l","resources":{"limits":{"nvidia.com/gpu":7}}},
+        {"name":"trainer","image":"t","command":["x"],"resources":)" +
+                                     resources + "}]}}}"),
+                              0);
+    for (const json& variable : trainer_of(pod)["env"]) {
+      if (variable["name"] == "PET_NPROC_PER_NODE") return variable["value"].get<std::string>();
+    }
+    return std::string("none");
+  };
+  EXPECT_EQ(ranks_with(R"({"limits":{"nvidia.com/gpu":4}})"), "4");
+  EXPECT_EQ(ranks_with(R"({"limits":{"nvidia.com/gpu":"8"}})"), "8");
+  EXPECT_EQ(ranks_with(R"({"limits":{"nvidia.com/mig-1g.10gb":4,"amd.com/gpu":4}})"), "1");
+  EXPECT_EQ(ranks_with("{}"), "1");
+}
+
 TEST(RenderPodTest, SaysWhoThePodIsAndWhoseItIs) {
   const api::TrainingJob job = job_of(kForeign);
   const json pod = rendered(job, 1);
@@ -212,6 +271,56 @@ TEST(RenderPodTest, UsesTheSchedulerAndPriorityOfTheJob) {
       0);
   EXPECT_EQ(pod["spec"]["schedulerName"], "fast");
   EXPECT_EQ(pod["spec"]["priorityClassName"], "high");
+}
+
+TEST(RenderPodTest, PrefersOtherNodesThanThoseToAvoid) {
+  const api::TrainingJob job = job_of(
+      R"({"agent":"None","template":{"spec":{
+            "affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":
+              {"nodeSelectorTerms":[{"matchExpressions":[{"key":"a","operator":"Exists"}]}]}}},
+            "containers":[{"name":"trainer","image":"t","command":["x"]}]}}})");
+  control::PodSpec spec = control::make_pod_spec(job.metadata, job.spec, 0, 1, 1);
+  spec.avoid_nodes = {"n1", "n2"};
+  const json pod = render_pod(job.metadata, job.spec, spec, {});
+  const json& affinity = pod["spec"]["affinity"]["nodeAffinity"];
+  EXPECT_TRUE(affinity.contains("requiredDuringSchedulingIgnoredDuringExecution"));
+  const json& wishes = affinity["preferredDuringSchedulingIgnoredDuringExecution"];
+  ASSERT_EQ(wishes.size(), 1u);
+  EXPECT_EQ(wishes[0]["weight"], 100);
+  EXPECT_EQ(wishes[0]["preference"]["matchFields"],
+            json::parse(R"([{"key":"metadata.name","operator":"NotIn","values":["n1"]},
+                            {"key":"metadata.name","operator":"NotIn","values":["n2"]}])"));
+}
+
+TEST(RenderPodTest, ASpareHasNoIndexUntilItIsPromoted) {
+  const api::TrainingJob job = job_of(kForeign);
+  json pod = render_pod(job.metadata, job.spec,
+                        control::make_spare_spec(job.metadata, job.spec, 4, 2, 3), {});
+  EXPECT_EQ(pod["metadata"]["name"], control::spare_name("bert", "uid-1", 4));
+  EXPECT_EQ(pod["spec"]["hostname"], "bert-spare");
+  const json& labels = pod["metadata"]["labels"];
+  EXPECT_EQ(labels["trainyard.dev/spare"], "4");
+  EXPECT_EQ(labels["trainyard.dev/role"], "spare");
+  for (const char* label : {"trainyard.dev/member", "trainyard.dev/node-index",
+                            "batch.kubernetes.io/job-completion-index"})
+    EXPECT_FALSE(labels.contains(label)) << label;
+  pod["metadata"]["uid"] = "pod-uid";
+  pod["metadata"]["resourceVersion"] = "1";
+  auto view = cluster::view_of_pod(pod);
+  ASSERT_TRUE(view.has_value());
+  EXPECT_EQ(view->seen.spare, 4);
+  EXPECT_EQ(view->seen.node_index, -1);
+  EXPECT_FALSE(view->seen.member);
+  pod["metadata"]["labels"].update(member_labels(0));
+  view = cluster::view_of_pod(pod);
+  ASSERT_TRUE(view.has_value());
+  EXPECT_EQ(view->seen.node_index, 0);
+  EXPECT_TRUE(view->seen.member);
+  EXPECT_EQ(pod["metadata"]["labels"]["trainyard.dev/role"], "trainer");
+  pod["metadata"]["labels"]["trainyard.dev/spare"] = "5";
+  view = cluster::view_of_pod(pod);
+  ASSERT_TRUE(view.has_value());
+  EXPECT_FALSE(view->seen.member) << "its name is that of another";
 }
 
 // ---- Environment -------------------------------------------------------------------------------

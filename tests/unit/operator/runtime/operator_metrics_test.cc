@@ -32,7 +32,8 @@ class OperatorMetricsTest : public testing::Test {
                               {7, 9, 2},
                               {{12, 3, 7, 4096}, 20, 8, 0},
                               jobs_,
-                              now_};
+                              now_,
+                              memory_};
     return OperatorMetrics(counters_).text(facts, {});
   }
 
@@ -48,10 +49,18 @@ class OperatorMetricsTest : public testing::Test {
 
   std::vector<std::shared_ptr<const api::TrainingJob>> jobs_;
   Time now_;
+  GroupLimits memory_;
   SystemClock clock_;
   control::WorkQueue queue_{clock_};
   OperatorCounters counters_{"10.0.0.1:443"};
 };
+
+TEST_F(OperatorMetricsTest, MemoryIsToldWhereItIsLimited) {
+  EXPECT_THAT(text(), testing::Not(HasSubstr("trainyard_operator_memory_bytes{")));
+  memory_ = {.cpus = std::nullopt, .memory_bytes = 1000, .memory_room_bytes = 300};
+  EXPECT_THAT(text(), HasSubstr("trainyard_operator_memory_bytes{kind=\"limit\"} 1000"));
+  EXPECT_THAT(text(), HasSubstr("trainyard_operator_memory_bytes{kind=\"used\"} 700"));
+}
 
 TEST_F(OperatorMetricsTest, TheSeriesThatDashboardsKnowAreThereFromTheStart) {
   const std::string page = text();

@@ -1,190 +1,16 @@
-#include "operator/stream/admitted_transport.h"
+#include "tests/unit/operator/stream/admitted_transport.h"
 
 #include <algorithm>
-#include <chrono>
 #include <fstream>
 #include <iterator>
-#include <set>
 #include <thread>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include "common/proto/coordination.pb.h"
-#include "tests/support/manual_clock.h"
-#include "tests/support/temporary_directory.h"
 
 namespace trainyard::stream {
 namespace {
 
-using control::ConnectionId;
-using control::ServerEvent;
-using coordination::FromAgent;
 using testing::IsEmpty;
 using testing::SizeIs;
 using Kind = ServerEvent::Kind;
-
-/// For what comes in any case.
-constexpr std::chrono::seconds kPatience{60};
-
-/// Gives what it was given.
-class Inner final : public control::ControlTransport {
- public:
-  void open(ConnectionId id, const std::string& token, const std::string& peer = "10.0.0.1") {
-    ServerEvent event(id, Kind::kOpened);
-    event.credential = token;
-    event.peer = peer;
-    add(std::move(event));
-  }
-  void say(ConnectionId id, const FromAgent& message) {
-    add(ServerEvent(id, std::make_unique<FromAgent>(message)));
-  }
-  void end(ConnectionId id) { add(ServerEvent(id, Kind::kClosed)); }
-  std::set<ConnectionId> closed() const {
-    const std::lock_guard lock(mutex_);
-    return closed_;
-  }
-
-  std::vector<ServerEvent> take(Duration timeout) override {
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, timeout, [this] { return interrupted_ || !events_.empty(); });
-    interrupted_ = false;
-    return std::exchange(events_, {});
-  }
-  void interrupt() override {
-    const std::lock_guard lock(mutex_);
-    interrupted_ = true;
-    changed_.notify_all();
-  }
-  Status send(ConnectionId, const coordination::ToAgent&) override { return {}; }
-  void close(ConnectionId connection) override {
-    const std::lock_guard lock(mutex_);
-    closed_.insert(connection);
-  }
-
- private:
-  void add(ServerEvent event) {
-    const std::lock_guard lock(mutex_);
-    events_.push_back(std::move(event));
-    changed_.notify_all();
-  }
-
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<ServerEvent> events_;
-  std::set<ConnectionId> closed_;
-  bool interrupted_ = false;
-};
-
-FromAgent hello(const std::string& pod_uid, const std::string& pod_name,
-                const std::string& job_uid) {
-  FromAgent message;
-  message.mutable_fence()->set_pod_uid(pod_uid);
-  message.mutable_hello()->set_pod_name(pod_name);
-  message.mutable_hello()->set_job_uid(job_uid);
-  return message;
-}
-
-FromAgent heartbeat(const std::string& pod_uid) {
-  FromAgent message;
-  message.mutable_fence()->set_pod_uid(pod_uid);
-  message.mutable_heartbeat();
-  return message;
-}
-
-/// Tokens are the names of pods, with something after a slash where one has more than one. Reviews
-/// of those that are `held up` wait until they are let go.
-class Reviews {
- public:
-  Result<TokenOwner> review(const std::string& token) {
-    std::unique_lock lock(mutex_);
-    reviewed_.push_back(token);
-    changed_.wait(lock, [&] { return !held_up_.contains(token); });
-    if (token == "forged") return Error{ErrorCode::kInvalidConfig, "token refused: forged"};
-    const std::string pod = token.substr(0, token.find('/'));
-    return TokenOwner{"n", pod, "uid-of-" + pod};
-  }
-  void hold_up(const std::string& token) {
-    const std::lock_guard lock(mutex_);
-    held_up_.insert(token);
-  }
-  void let_go(const std::string& token) {
-    const std::lock_guard lock(mutex_);
-    held_up_.erase(token);
-    changed_.notify_all();
-  }
-  void let_all_go() {
-    const std::lock_guard lock(mutex_);
-    held_up_.clear();
-    changed_.notify_all();
-  }
-  std::vector<std::string> reviewed() const {
-    const std::lock_guard lock(mutex_);
-    return reviewed_;
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::set<std::string> held_up_;
-  std::vector<std::string> reviewed_;
-};
-
-class AdmittedTransportTest : public testing::Test {
- protected:
-  void TearDown() override { reviews_.let_all_go(); }
-
-  std::string job_of(const TokenOwner& pod) const {
-    return pod.pod_name == "stray" || jobs_are_gone_ ? "" : "job";
-  }
-  static TokenOwner owner_of(const std::string& token) {
-    const std::string pod = token.substr(0, token.find('/'));
-    return {"n", pod, "uid-of-" + pod};
-  }
-  static Result<TokenOwner> claims_of(const std::string& token) {
-    if (token.starts_with("nonsense")) return Error{ErrorCode::kInvalidConfig, "it is no JWT"};
-    return owner_of(token);
-  }
-
-  /// What comes through until there are `count`, or nothing more for a while.
-  std::vector<ServerEvent> take(size_t count) {
-    std::vector<ServerEvent> all;
-    const auto deadline = std::chrono::steady_clock::now() + kPatience;
-    while (all.size() < count && std::chrono::steady_clock::now() < deadline) {
-      for (ServerEvent& event : transport_.take(std::chrono::milliseconds(50)))
-        all.push_back(std::move(event));
-    }
-    return all;
-  }
-  /// Lets it work until that connection is closed.
-  bool is_closed(ConnectionId id) {
-    const auto deadline = std::chrono::steady_clock::now() + kPatience;
-    while (!inner_.closed().contains(id) && std::chrono::steady_clock::now() < deadline)
-      EXPECT_THAT(transport_.take(std::chrono::milliseconds(20)), IsEmpty());
-    return inner_.closed().contains(id);
-  }
-
-  /// The connection is let in, and has said its hello.
-  void let_in(ConnectionId id) {
-    inner_.open(id, "pod");
-    inner_.say(id, hello("uid-of-pod", "pod", "job"));
-    ASSERT_THAT(take(2), SizeIs(2));
-  }
-
-  /// Takes what is there; nothing of it is to come through.
-  void nothing_comes() { EXPECT_THAT(transport_.take(std::chrono::milliseconds(20)), IsEmpty()); }
-
-  const testing_support::TemporaryDirectory folder_;
-  testing_support::ManualClock clock_;
-  Reviews reviews_;
-  Inner inner_;
-  const std::unique_ptr<Logger> logger_ =
-      *Logger::to_file(folder_.path() / "log", LogLevel::kInfo, LogFormat::kJson);
-  bool jobs_are_gone_ = false;
-  AdmittedTransport transport_{{&inner_, logger_.get(), &clock_, claims_of,
-                                [this](const std::string& token) { return reviews_.review(token); },
-                                [this](const TokenOwner& pod) { return job_of(pod); }}};
-};
 
 TEST_F(AdmittedTransportTest, WhoeverIsKnownComesThroughWithWhatWasSaidMeanwhile) {
   inner_.open(1, "pod");
@@ -355,12 +181,6 @@ TEST_F(AdmittedTransportTest, AnAgentMayWaitForAsLongAsItsReviewTakes) {
   EXPECT_EQ(events[3].message->heartbeat().ranks(0).step(), 999);
 }
 
-FromAgent long_words(size_t bytes) {
-  FromAgent message = hello("uid-of-pod", "pod", "job");
-  message.mutable_hello()->set_host_id(std::string(bytes, 'x'));
-  return message;
-}
-
 TEST_F(AdmittedTransportTest, WhoIsNotKnownYetCannotFillTheMemory) {
   constexpr auto kMost = static_cast<size_t>(AdmittedTransport::kMaxHeldBytes);
   constexpr auto kRoom = static_cast<size_t>(AdmittedTransport::kMaxHeldBytesOfAll);
@@ -435,66 +255,6 @@ TEST_F(AdmittedTransportTest, APodHasOneStreamItsNewest) {
   EXPECT_EQ(take(2).at(0).connection, 2U);
 }
 
-TEST_F(AdmittedTransportTest, OneThatSaysTooMuchIsClosedAndSilentForAWhile) {
-  ASSERT_NO_FATAL_FAILURE(let_in(1));
-  inner_.open(2, "other");
-  ASSERT_THAT(take(1), SizeIs(1));
-  for (int i = 0; i < 2 * AdmittedTransport::kMessagesAtOnce; ++i)
-    inner_.say(1, heartbeat("uid-of-pod"));
-  inner_.say(2, heartbeat("uid-of-other"));
-  // The hello was one of them.
-  const auto events = take(AdmittedTransport::kMessagesAtOnce + 1);
-  ASSERT_THAT(events, SizeIs(AdmittedTransport::kMessagesAtOnce + 1));
-  EXPECT_EQ(events[events.size() - 2].kind, Kind::kClosed);
-  EXPECT_EQ(events.back().connection, 2U) << "the others are heard";
-  EXPECT_TRUE(inner_.closed().contains(1));
-  inner_.open(3, "pod");
-  EXPECT_TRUE(is_closed(3));
-  clock_.advance(AdmittedTransport::kSilence);
-  ASSERT_NO_FATAL_FAILURE(let_in(4));
-  EXPECT_FALSE(inner_.closed().contains(4));
-}
-
-TEST_F(AdmittedTransportTest, OneThatSaysItInFewWordsOfManyBytesIsClosed) {
-  ASSERT_NO_FATAL_FAILURE(let_in(1));
-  constexpr size_t kBytes = 1 << 20;
-  constexpr size_t kFit = AdmittedTransport::kBytesAtOnce / kBytes - 1;  // with what is around them
-  for (size_t i = 0; i < kFit + 2; ++i)
-    inner_.say(1, long_words(kBytes));
-  const auto events = take(kFit + 1);
-  ASSERT_THAT(events, SizeIs(kFit + 1));
-  EXPECT_EQ(events.back().kind, Kind::kClosed);
-  EXPECT_TRUE(inner_.closed().contains(1));
-}
-
-TEST_F(AdmittedTransportTest, AnAgentOfTheMostRanksMaySayAllThatItHasToSay) {
-  FromAgent message = heartbeat("uid-of-pod");
-  for (int rank = 0; rank < 1024; ++rank) {
-    auto& progress = *message.mutable_heartbeat()->add_ranks();
-    progress.set_rank(100'000 + rank);
-    progress.set_phase(3);
-    progress.set_instruction_id(1000);
-    for (const auto set :
-         {&coordination::RankProgress::set_step, &coordination::RankProgress::set_total_steps,
-          &coordination::RankProgress::set_samples_consumed,
-          &coordination::RankProgress::set_tokens_consumed,
-          &coordination::RankProgress::set_checkpoint_step, &coordination::RankProgress::set_beats,
-          &coordination::RankProgress::set_arrivals})
-      (progress.*set)(int64_t{1} << 40);
-    for (const auto set :
-         {&coordination::RankProgress::set_loss, &coordination::RankProgress::set_gradient_norm,
-          &coordination::RankProgress::set_learning_rate,
-          &coordination::RankProgress::set_validation_loss,
-          &coordination::RankProgress::set_step_seconds,
-          &coordination::RankProgress::set_tokens_per_second,
-          &coordination::RankProgress::set_work_seconds})
-      (progress.*set)(0.1);
-    progress.set_instruction("ALL_GATHER u100");
-  }
-  // Seven times a second; what is left is for counters, once.
-  EXPECT_LT(7 * message.ByteSizeLong(), AdmittedTransport::kBytesPerSecond * 2 / 3);
-}
-
 TEST_F(AdmittedTransportTest, TheNewestIsTheOneThatCameLastHoweverLongItsReviewTook) {
   reviews_.hold_up("pod/dead");
   inner_.open(5, "pod/dead");
@@ -504,77 +264,6 @@ TEST_F(AdmittedTransportTest, TheNewestIsTheOneThatCameLastHoweverLongItsReviewT
   EXPECT_TRUE(is_closed(5));
   EXPECT_FALSE(inner_.closed().contains(6));
   EXPECT_EQ(transport_.counts().open, 1);
-}
-
-TEST_F(AdmittedTransportTest, ComingAgainGivesNobodyMoreToSay) {
-  ASSERT_NO_FATAL_FAILURE(let_in(1));
-  constexpr auto kMost = static_cast<size_t>(AdmittedTransport::kMessagesAtOnce);
-  for (size_t i = 1; i < kMost; ++i)
-    inner_.say(1, heartbeat("uid-of-pod"));
-  ASSERT_THAT(take(kMost - 1), SizeIs(kMost - 1));
-  EXPECT_THAT(inner_.closed(), IsEmpty());
-  inner_.end(1);
-  ASSERT_THAT(take(1), SizeIs(1));
-  inner_.open(2, "pod");
-  inner_.say(2, hello("uid-of-pod", "pod", "job"));
-  const auto events = take(2);
-  ASSERT_THAT(events, SizeIs(2));
-  EXPECT_EQ(events[0].kind, Kind::kOpened);
-  EXPECT_EQ(events[1].kind, Kind::kClosed);
-  EXPECT_TRUE(inner_.closed().contains(2));
-}
-
-TEST_F(AdmittedTransportTest, AllOfASilencedPodsStreamsAreSilent) {
-  reviews_.hold_up("pod/second");
-  inner_.open(1, "pod");
-  inner_.open(2, "pod/second");
-  ASSERT_THAT(take(1), SizeIs(1));
-  for (int i = 0; i <= AdmittedTransport::kMessagesAtOnce; ++i)
-    inner_.say(1, heartbeat("uid-of-pod"));
-  ASSERT_THAT(take(AdmittedTransport::kMessagesAtOnce + 1),
-              SizeIs(AdmittedTransport::kMessagesAtOnce + 1));
-  ASSERT_TRUE(inner_.closed().contains(1));
-  reviews_.let_go("pod/second");
-  EXPECT_TRUE(is_closed(2)) << "it was in review already";
-  inner_.open(3, "pod/third");
-  EXPECT_TRUE(is_closed(3)) << "with a token of its own";
-  const size_t reviewed = reviews_.reviewed().size();
-  inner_.open(4, "pod/third");
-  EXPECT_TRUE(is_closed(4));
-  EXPECT_EQ(reviews_.reviewed().size(), reviewed) << "which is known by now";
-  clock_.advance(AdmittedTransport::kSilence);
-  ASSERT_NO_FATAL_FAILURE(let_in(5));
-}
-
-TEST_F(AdmittedTransportTest, WhatAPodHasSaidIsForgottenOnceItMeansNothing) {
-  ASSERT_NO_FATAL_FAILURE(let_in(1));
-  for (int i = 1; i < AdmittedTransport::kMessagesAtOnce; ++i)
-    inner_.say(1, heartbeat("uid-of-pod"));
-  take(AdmittedTransport::kMessagesAtOnce - 1);
-  clock_.advance(std::chrono::minutes(10));
-  nothing_comes();
-  EXPECT_EQ(transport_.counts().known_pods, 1) << "it has a stream";
-  for (int i = 1; i < AdmittedTransport::kMessagesAtOnce; ++i)
-    inner_.say(1, heartbeat("uid-of-pod"));
-  take(AdmittedTransport::kMessagesAtOnce - 1);
-  inner_.end(1);
-  ASSERT_THAT(take(1), SizeIs(1));
-  clock_.advance(std::chrono::seconds(20));
-  nothing_comes();
-  EXPECT_EQ(transport_.counts().known_pods, 1) << "it may come again";
-  clock_.advance(std::chrono::seconds(21));
-  nothing_comes();
-  EXPECT_EQ(transport_.counts().known_pods, 0);
-}
-
-TEST_F(AdmittedTransportTest, AnAgentsOwnRateIsNeverTooMuch) {
-  ASSERT_NO_FATAL_FAILURE(let_in(1));
-  for (int i = 0; i < 20'000; ++i) {
-    clock_.advance(std::chrono::milliseconds(100));
-    inner_.say(1, heartbeat("uid-of-pod"));
-    ASSERT_THAT(take(1), SizeIs(1));
-  }
-  EXPECT_THAT(inner_.closed(), IsEmpty());
 }
 
 TEST_F(AdmittedTransportTest, RefusalsDoNotFloodTheLog) {

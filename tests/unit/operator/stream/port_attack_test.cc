@@ -14,6 +14,7 @@
 #include <thread>
 #include <unistd.h>
 #include <vector>
+#include <zlib.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -64,6 +65,21 @@ int64_t resident_bytes() {
   return resident * ::getpagesize();
 }
 
+/// From here on peak_bytes() is the most that this process has had. What it has now.
+int64_t begin_peak() {
+  std::ofstream("/proc/self/clear_refs") << '5';
+  return resident_bytes();
+}
+
+int64_t peak_bytes() {
+  std::ifstream file("/proc/self/status");
+  for (std::string word; file >> word;) {
+    int64_t kib = 0;
+    if (word == "VmHWM:" && file >> kib) return kib << 10;
+  }
+  return 0;
+}
+
 // ---- HTTP/2, as RFC 9113 writes it -------------------------------------------------------------
 
 constexpr uint8_t kData = 0;
@@ -82,6 +98,17 @@ std::string frame(uint8_t type, uint8_t flags, uint32_t stream, const std::strin
   return head + payload;
 }
 
+/// A heartbeat of so many ranks of which nothing is said: two bytes each on the wire.
+coordination::FromAgent of_empty_ranks(size_t count) {
+  std::string ranks;
+  for (size_t i = 0; i < count; ++i)
+    ranks += std::string("\x0a\0", 2);
+  coordination::FromAgent message;
+  message.GetReflection()->MutableUnknownFields(&message)->AddLengthDelimited(
+      coordination::FromAgent::kHeartbeatFieldNumber, ranks);
+  return message;
+}
+
 /// Without Huffman's code and without the table (RFC 7541, section 6.2.2); short texts.
 std::string field(const std::string& name, const std::string& value) {
   return std::string(1, '\0') + static_cast<char>(name.size()) + name +
@@ -90,13 +117,33 @@ std::string field(const std::string& name, const std::string& value) {
 
 std::string greeting() { return "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(kSettings, 0, 0, ""); }
 
-std::string request(uint32_t stream, const std::string& token, uint8_t flags = kEndHeaders) {
+/// As gzip writes it: a thousandth.
+std::string packed_zeros(size_t count) {
+  constexpr size_t kPieceBytes = 1 << 20;
+  std::string zeros(kPieceBytes, '\0');
+  std::string out(count / 500, '\0');
+  z_stream stream{};
+  EXPECT_EQ(deflateInit2(&stream, 6, Z_DEFLATED, 15 + 16, 9, Z_DEFAULT_STRATEGY), Z_OK);
+  stream.next_out = reinterpret_cast<Bytef*>(out.data());
+  stream.avail_out = static_cast<uInt>(out.size());
+  for (size_t done = 0; done < count; done += kPieceBytes) {
+    stream.next_in = reinterpret_cast<Bytef*>(zeros.data());
+    stream.avail_in = kPieceBytes;
+    deflate(&stream, done + kPieceBytes < count ? Z_NO_FLUSH : Z_FINISH);
+  }
+  out.resize(stream.total_out);
+  deflateEnd(&stream);
+  return out;
+}
+
+std::string request(uint32_t stream, const std::string& token, uint8_t flags = kEndHeaders,
+                    const std::string& more = "") {
   return frame(kHeaders, flags, stream,
                field(":method", "POST") + field(":scheme", "https") +
                    field(":path", "/trainyard.coordination.Coordination/Connect") +
                    field(":authority", "operator") + field("te", "trailers") +
                    field("content-type", "application/grpc") +
-                   field("authorization", "Bearer " + token));
+                   field("authorization", "Bearer " + token) + more);
 }
 
 // ---- The port ----------------------------------------------------------------------------------
@@ -187,15 +234,21 @@ class PortAttackTest : public testing::Test {
     return lets_agent_in();
   }
   /// As an agent, this one comes again where it is cut off.
-  bool lets_agent_in() {
+  bool lets_agent_in(int64_t admitted = 1) {
     const auto channel = agent();
     channel->open();
     return await([&] {
       for (const control::ChannelEvent& event : channel->take()) {
         if (event.kind == control::ChannelEvent::Kind::kClosed) channel->open();
       }
-      return admitted_->counts().admitted > 0;
+      return admitted_->counts().admitted >= admitted;
     });
+  }
+  static bool closes(GrpcChannel& channel) {
+    for (const control::ChannelEvent& event : channel.take()) {
+      if (event.kind == control::ChannelEvent::Kind::kClosed) return true;
+    }
+    return false;
   }
   int64_t bytes_max() const { return port_.connections().bytes_max; }
 
@@ -307,6 +360,115 @@ TEST_F(PortAttackTest, TokensThatClaimToBeOfPods) {
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - started;
   EXPECT_LE(reviews_, AdmittedTransport::kReviewsAtOnce +
                           AdmittedTransport::kReviewsPerSecond * took.count() + 1);
+}
+
+/// An empty part takes two bytes on the wire and 130 times as many of memory.
+TEST_F(PortAttackTest, AMemberWhoseMessagesAreOfManyEmptyParts) {
+  const auto channel = agent();
+  channel->open();
+  ASSERT_TRUE(await([&] { return admitted_->counts().admitted > 0; }));
+  const int64_t before = begin_peak();
+  ASSERT_TRUE(channel->send(of_empty_ranks(2'000'000)));
+  EXPECT_TRUE(await([&] { return closes(*channel); }));
+  if (kSanitized) return;
+  EXPECT_LT(peak_bytes() - before, kMemoryBytes / 4);
+}
+
+TEST_F(PortAttackTest, AMessageThatGrowsWhenItIsUnpacked) {
+  const std::string bomb = packed_zeros(128 << 20);
+  std::string message(1, '\1');
+  for (const size_t byte : {bomb.size() >> 24, bomb.size() >> 16, bomb.size() >> 8, bomb.size()})
+    message += static_cast<char>(byte);
+  message += bomb;
+  std::string attack =
+      greeting() + request(1, kPodToken, kEndHeaders, field("grpc-encoding", "gzip"));
+  for (size_t at = 0; at < message.size(); at += 16 << 10)
+    attack += frame(kData, 0, 1, message.substr(at, 16 << 10));
+  auto link = stranger();
+  ASSERT_TRUE(link);
+  const int64_t before = begin_peak();
+  EXPECT_TRUE(link->connection().write(attack));
+  link.reset();  // what was said is read to its end
+  EXPECT_TRUE(await([&] { return port_.connections().now.connections == 0; }));
+  if (kSanitized) return;
+  EXPECT_LT(peak_bytes() - before, kMemoryBytes / 4);
+}
+
+/// A field is sent once, then named again by a byte each time (RFC 7541, section 6.1).
+TEST_F(PortAttackTest, HeadersThatGrowWhenTheyAreUnpacked) {
+  constexpr int kConnections = 64;
+  constexpr size_t kValueBytes = 3900;  // the table has 4,096
+  const std::string value_size = {'\x7f', static_cast<char>((kValueBytes - 127) % 128 + 128),
+                                  static_cast<char>((kValueBytes - 127) / 128)};
+  const std::string attack =
+      greeting() + request(1, "forged", kEndHeaders,
+                           "\x40\x01x" + value_size + std::string(kValueBytes, 'v') +
+                               std::string(11 << 10, '\xbe'));
+  const int64_t before = begin_peak();
+  std::vector<std::unique_ptr<TlsClient::Link>> links;
+  EXPECT_TRUE(lets_agent_in([&] {
+    for (int i = 0; i < kConnections; ++i) {
+      links.push_back(stranger());
+      if (links.back()) say(*links.back(), attack);
+    }
+    if (links.size() > 4 * kConnections) links.clear();
+  }));
+  if (kSanitized) return;
+  EXPECT_LT(peak_bytes() - before, kMemoryBytes / 2);
+}
+
+/// Settings, questions and windows are each small and each answered.
+TEST_F(PortAttackTest, FramesThatCarryNoMessage) {
+  constexpr int kConnections = 16;
+  constexpr uint8_t kPing = 6;
+  constexpr uint8_t kWindowUpdate = 8;
+  std::vector<std::string> attacks;
+  for (const std::string& one :
+       {frame(kSettings, 0, 0, ""), frame(kSettings, 0, 0, std::string("\0\4\0\0\0\0", 6)),
+        frame(kPing, 0, 0, "12345678"), frame(kWindowUpdate, 0, 0, std::string("\0\0\0\1", 4))}) {
+    attacks.push_back(greeting());
+    while (attacks.back().size() < 256 << 10)
+      attacks.back() += one;
+  }
+  const int64_t before = begin_peak();
+  EXPECT_TRUE(lets_agent_in([&] {
+    for (int i = 0; i < kConnections; ++i) {
+      for (const std::string& attack : attacks) {
+        if (const auto link = stranger()) say(*link, attack);
+      }
+    }
+  }));
+  if (kSanitized) return;
+  EXPECT_LT(peak_bytes() - before, kMemoryBytes / 2);
+}
+
+/// The processor time that they cost is in proportion to their bytes; others have their turn.
+TEST_F(PortAttackTest, AMemberWhoseFramesCarryNoMessage) {
+  constexpr uint8_t kWindowUpdate = 8;
+  const auto link = stranger();
+  ASSERT_TRUE(link);
+  ASSERT_TRUE(link->connection().write(greeting() + request(1, std::string(kPodToken) + "flood")));
+  ASSERT_TRUE(await([&] { return admitted_->counts().admitted == 1; }));
+  std::string attack;
+  while (attack.size() < 64 << 10)
+    attack += frame(kWindowUpdate, 0, 0, std::string("\0\0\0\1", 4));
+  std::jthread flooding([&](const std::stop_token& stop) {
+    while (!stop.stop_requested() && link->connection().write(attack)) {
+    }
+  });
+  EXPECT_TRUE(lets_agent_in(2));
+}
+
+TEST_F(PortAttackTest, HandshakesThatAreHalfDone) {
+  const int count = runs_everything() ? 3000 : 300;
+  const std::string_view hello("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11);  // of 517 bytes
+  std::vector<UniqueFd> half;
+  for (int i = 0; i < count; ++i) {
+    half.push_back(silent_stranger());
+    EXPECT_EQ(::write(half.back().get(), hello.data(), hello.size()), std::ssize(hello));
+  }
+  EXPECT_TRUE(await([&] { return port_.connections().now.waiting > 0; }));
+  EXPECT_TRUE(lets_agent_in());
 }
 
 /// As behind one address of a node, when a leader is new.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
@@ -108,6 +109,19 @@ class JobDirectory {
   std::vector<std::string> notes_;
   std::vector<std::string> writer_notes_;
 };
+
+/// Writes the first checkpoint of `job`, which has one rank.
+inline void save_first(FileSystem& files, const JobDirectory& job, const Snapshot& snapshot) {
+  run_ranks(1, [&](CommitGroup& group) {
+    const auto started = start_generation(files, job.plan(1, std::nullopt), group,
+                                          [](CheckpointReader&) -> Status { return {}; });
+    ASSERT_TRUE(started) << started.error().message;
+    CheckpointWriter writer(borrowed(files), group, {job.root(), {}, 256}, *started);
+    ASSERT_TRUE(writer.begin(snapshot));
+    const auto outcome = writer.wait(std::chrono::seconds(60));
+    ASSERT_TRUE(outcome && outcome->status);
+  });
+}
 
 /// The whole of a file; for small ones.
 inline std::string slurp(const std::filesystem::path& path) {

@@ -71,7 +71,7 @@ TEST(ManifestTest, IsReadBackUnchangedAndEncodesToTheSameBytes) {
 TEST(ManifestTest, WhatIsWrongIsNamed) {
   const std::vector<std::array<std::string, 3>> cases = {
       {"trainyard-checkpoint", "other", "format: is \"other\""},
-      {"\"version\": 1", "\"version\": 2", "version: is 2, this program reads 1"},
+      {"\"version\": 2", "\"version\": 3", "version: is 3, this program reads 1 to 2"},
       {"\"generation\": 4", "\"generation\": -4", "generation: is -4"},
       {"\"generation\": 4", "\"generation\": 18446744073709551615", "generation: is 1844"},
       {"\"generation\": 4", "\"generation\": 4.5", "generation: is number, wanted an integer"},

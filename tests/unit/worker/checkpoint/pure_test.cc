@@ -329,6 +329,16 @@ TEST(RetentionTest, OneAfterWhichAStepWasDoneAlwaysStays) {
               UnorderedElementsAre(CheckpointId{1, 10}, CheckpointId{1, 20}, CheckpointId{1, 30}));
 }
 
+TEST(RetentionTest, TheBestOneStaysHoweverOld) {
+  const LineageRecords records = records_of({{1, "u", std::nullopt, -1}});
+  std::vector<FoundDirectory> found;
+  for (int64_t step = 10; step <= 40; step += 10)
+    found.push_back({{1, step}, true});
+  const RetentionPolicy policy{.keep_last = 1, .best_step = 20};
+  EXPECT_THAT(plan_retention(found, 1, *Lineage::of(1, records), {1}, 40, policy),
+              UnorderedElementsAre(CheckpointId{1, 10}, CheckpointId{1, 30}));
+}
+
 TEST(RetentionTest, LeftoversGoButNotWhatIsBeingWritten) {
   const LineageRecords records = records_of({{1, "u", std::nullopt, -1}, {2, "u", 1, 20}});
   const std::vector<FoundDirectory> found = {

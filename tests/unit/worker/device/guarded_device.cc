@@ -1,10 +1,12 @@
 #include "tests/unit/worker/device/guarded_device.h"
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <sys/mman.h>
 #include <unistd.h>
 #include <utility>
+#include <vector>
 
 #include "common/base/check.h"
 #include "kernels/cpu/cpu_kernel_set.h"
@@ -21,10 +23,14 @@ class GuardedMemory::Block final : public MemoryBlock {
     guarded_ = map(file, PROT_NONE);
     reachable_ = map(file, PROT_READ | PROT_WRITE);
     ::close(file);
+    const std::lock_guard lock(memory_.mutex_);
     memory_.blocks_.push_back(this);
   }
   ~Block() override {
-    std::erase(memory_.blocks_, this);
+    {
+      const std::lock_guard lock(memory_.mutex_);
+      std::erase(memory_.blocks_, this);
+    }
     if (bytes_ == 0) return;
     ::munmap(guarded_, bytes_);
     ::munmap(reachable_, bytes_);
@@ -60,6 +66,7 @@ Result<std::unique_ptr<MemoryBlock>> GuardedMemory::allocate(int64_t bytes) {
 }
 
 std::byte* GuardedMemory::reachable(std::byte* address) const {
+  const std::lock_guard lock(mutex_);
   for (const Block* block : blocks_) {
     if (std::byte* found = block->reachable(address)) return found;
   }
@@ -93,6 +100,20 @@ class GuardedKernels final : public kernels::KernelSet {
   void layer_norm_backward_weight(const kernels::LayerNormBackwardWeight& p) override {
     run(&KernelSet::layer_norm_backward_weight, p);
   }
+  void head_norm_forward(const kernels::HeadNormForward& p) override {
+    run(&KernelSet::head_norm_forward, p);
+  }
+  void head_norm_backward_input(const kernels::HeadNormBackwardInput& p) override {
+    run(&KernelSet::head_norm_backward_input, p);
+  }
+  void head_norm_backward_weight(const kernels::HeadNormBackwardWeight& p) override {
+    run(&KernelSet::head_norm_backward_weight, p);
+  }
+  void rope(const kernels::Rope& p) override { run(&KernelSet::rope, p); }
+  void gated_forward(const kernels::GatedForward& p) override { run(&KernelSet::gated_forward, p); }
+  void gated_backward(const kernels::GatedBackward& p) override {
+    run(&KernelSet::gated_backward, p);
+  }
   void bias_backward(const kernels::BiasBackward& p) override { run(&KernelSet::bias_backward, p); }
   void gelu_forward(const kernels::GeluForward& p) override { run(&KernelSet::gelu_forward, p); }
   void gelu_backward(const kernels::GeluBackward& p) override { run(&KernelSet::gelu_backward, p); }
@@ -113,15 +134,23 @@ class GuardedKernels final : public kernels::KernelSet {
     run(&KernelSet::attention_backward, p);
   }
   void cross_entropy(const kernels::CrossEntropy& p) override { run(&KernelSet::cross_entropy, p); }
+  void vocabulary_statistics(const kernels::VocabularyStatistics& p) override {
+    run(&KernelSet::vocabulary_statistics, p);
+  }
+  void round_exact(const kernels::RoundExact& p) override { run(&KernelSet::round_exact, p); }
   void sum_of_squares(const kernels::SumOfSquares& p) override {
     run(&KernelSet::sum_of_squares, p);
   }
-  void adamw(const kernels::AdamW& p) override { run(&KernelSet::adamw, p); }
+  void adamw(std::span<const kernels::AdamW> tensors) override { run(&KernelSet::adamw, tensors); }
   void cast_to_bf16(const float* x, uint16_t* y, int64_t count) override {
     run(&KernelSet::cast_to_bf16, x, y, count);
   }
   void clear(void* data, int64_t bytes) override { run(&KernelSet::clear, data, bytes); }
-  void accumulate(const int64_t* x, int64_t* sums, int64_t count, bool overwrite) override {
+  void copy(const void* from, void* to, int64_t bytes) override {
+    run(&KernelSet::copy, from, to, bytes);
+  }
+  void accumulate(const kernels::GradientSum& x, const kernels::GradientSum& sums, int64_t count,
+                  bool overwrite) override {
     run(&KernelSet::accumulate, x, sums, count, overwrite);
   }
   kernels::KernelCounters counters() const override { return inner_->counters(); }
@@ -140,6 +169,51 @@ class GuardedKernels final : public kernels::KernelSet {
   std::unique_ptr<kernels::KernelSet> inner_;
 };
 
+/// Copies at once: what was enqueued has run at now().
+class GuardedCopies final : public CopyStream {
+ public:
+  explicit GuardedCopies(GuardedDevice& device) : device_(device) {}
+  Result<std::unique_ptr<Moment>> now() override {
+    device_.flush();
+    return std::make_unique<Moment>();
+  }
+  Status after(const Moment& /*moment*/) override { return {}; }
+  Status copy(std::span<const CopyRange> ranges, const std::stop_token& stop) override {
+    if (stop.stop_requested()) return Error{ErrorCode::kAborted, "no copy any more"};
+    if (!device_.takes_copy()) return Error{ErrorCode::kInternal, "the device is broken"};
+    for (const CopyRange& range : ranges) {
+      const auto from = device_.reachable({const_cast<std::byte*>(range.from), range.bytes});
+      std::memcpy(device_.reachable({range.to, range.bytes}).data(), from.data(), from.size());
+    }
+    return {};
+  }
+
+ private:
+  GuardedDevice& device_;
+};
+
+/// A collective on a copy of its buffer: what it leaves is in place once somebody has waited for
+/// it, and never before.
+class LateWork final : public comm::Work {
+ public:
+  template <class Begin>
+  LateWork(std::span<std::byte> data, const Begin& begin)
+      : data_(data), copy_(data.begin(), data.end()), work_(begin(std::span(copy_))) {}
+
+  bool done() const override { return work_->done(); }
+  Status wait() override {
+    TRAINYARD_TRY(work_->wait());
+    std::copy(copy_.begin(), copy_.end(), data_.begin());
+    return {};
+  }
+  void cancel() override { work_->cancel(); }
+
+ private:
+  std::span<std::byte> data_;
+  std::vector<std::byte> copy_;
+  comm::WorkPtr work_;
+};
+
 class DeviceCommunicator final : public comm::Communicator {
  public:
   DeviceCommunicator(comm::Communicator& host, std::unique_ptr<comm::Communicator> owned,
@@ -150,15 +224,18 @@ class DeviceCommunicator final : public comm::Communicator {
   int size() const override { return host_.size(); }
   int64_t generation() const override { return host_.generation(); }
   comm::WorkPtr all_reduce(std::span<std::byte> data, DType dtype, comm::ReduceOp op) override {
-    return host_.all_reduce(on_host(data), dtype, op);
+    return late(data, [&](std::span<std::byte> copy) { return host_.all_reduce(copy, dtype, op); });
   }
   comm::WorkPtr reduce_scatter(std::span<std::byte> data, std::span<const int64_t> counts,
                                DType dtype, comm::ReduceOp op) override {
-    return host_.reduce_scatter(on_host(data), counts, dtype, op);
+    return late(data, [&](std::span<std::byte> copy) {
+      return host_.reduce_scatter(copy, counts, dtype, op);
+    });
   }
   comm::WorkPtr all_gather(std::span<std::byte> data, std::span<const int64_t> counts,
                            DType dtype) override {
-    return host_.all_gather(on_host(data), counts, dtype);
+    return late(data,
+                [&](std::span<std::byte> copy) { return host_.all_gather(copy, counts, dtype); });
   }
   comm::WorkPtr broadcast(std::span<std::byte> data, int root) override {
     return host_.broadcast(on_host(data), root);
@@ -175,6 +252,7 @@ class DeviceCommunicator final : public comm::Communicator {
                        std::span<const int64_t> counts, DType dtype, int root) override {
     return host_.gather(on_host(send), on_host(receive), counts, dtype, root);
   }
+  using Communicator::all_to_all;
   comm::WorkPtr all_to_all(std::span<const std::byte> send, std::span<const int64_t> send_counts,
                            std::span<std::byte> receive, std::span<const int64_t> receive_counts,
                            DType dtype) override {
@@ -201,6 +279,10 @@ class DeviceCommunicator final : public comm::Communicator {
   std::vector<int> lost_ranks() const override { return host_.lost_ranks(); }
 
  private:
+  template <class Begin>
+  comm::WorkPtr late(std::span<std::byte> data, const Begin& begin) {
+    return std::make_shared<LateWork>(on_host(data), begin);
+  }
   std::span<std::byte> on_host(std::span<std::byte> data) { return device_.for_communicator(data); }
   std::span<const std::byte> on_host(std::span<const std::byte> data) {
     return on_host(std::span(const_cast<std::byte*>(data.data()), data.size()));
@@ -217,9 +299,14 @@ GuardedDevice::GuardedDevice() : kernels_(std::make_unique<GuardedKernels>(*this
 GuardedDevice::~GuardedDevice() = default;
 
 DeviceLimits GuardedDevice::limits() const { return cpu_limits(); }
+kernels::DeviceFormats GuardedDevice::formats(DType compute) const { return cpu_formats(compute); }
 
 void GuardedDevice::copy(std::span<const CopyRange> ranges) {
   enqueued_.insert(enqueued_.end(), ranges.begin(), ranges.end());
+}
+
+Result<std::unique_ptr<CopyStream>> GuardedDevice::copy_stream() {
+  return std::make_unique<GuardedCopies>(*this);
 }
 
 Status GuardedDevice::wait(std::chrono::milliseconds /*deadline*/) {

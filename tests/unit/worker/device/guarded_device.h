@@ -1,7 +1,9 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,6 +28,7 @@ class GuardedMemory final : public MemorySource {
 
  private:
   class Block;
+  mutable std::mutex mutex_;  ///< a copy stream has a thread of its own
   std::vector<Block*> blocks_;
 };
 
@@ -38,12 +41,22 @@ class GuardedDevice final : public Device {
 
   std::string name() const override { return "guarded"; }
   DeviceLimits limits() const override;
+  kernels::DeviceFormats formats(DType compute) const override;
   int host_threads() const override { return 1; }
   MemorySource& memory() override { return memory_; }
   MemorySource& host_memory() override { return heap_; }
   kernels::KernelSet& kernels() override { return *kernels_; }
   void copy(std::span<const CopyRange> ranges) override;
+  Result<std::unique_ptr<CopyStream>> copy_stream() override;
   Status wait(std::chrono::milliseconds deadline) override;
+
+  /// Of copies by copy streams: how many succeed before one fails.
+  void fail_copies_after(int copies) { copies_left_ = copies; }
+  bool takes_copy() { return copies_left_-- > 0; }
+  /// Where the same bytes can be touched.
+  std::span<std::byte> reachable(std::span<std::byte> data) const {
+    return {memory_.reachable(data.data()), data.size()};
+  }
 
   /// Runs the copies that were enqueued.
   void flush();
@@ -54,6 +67,7 @@ class GuardedDevice final : public Device {
   HeapMemorySource heap_;
   GuardedMemory memory_;
   std::vector<CopyRange> enqueued_;
+  std::atomic<int> copies_left_ = 1 << 30;
   std::unique_ptr<kernels::KernelSet> kernels_;
 };
 

@@ -62,7 +62,7 @@ class AllocationTest : public ::testing::TestWithParam<Case> {
     const comm::Groups groups = comm::Groups::of_data_ranks(world);
     const auto engine = Engine::create({.spec = spec, .device = device.get(), .groups = &groups});
     ASSERT_TRUE(engine) << engine.error().message;
-    (*engine)->initialize();
+    EXPECT_TRUE((*engine)->initialize());
     matrix::StreamBatches batches(stream, spec, ranks(), world.rank());
     for (int64_t step = 0; step < kWarmUpSteps + kSteps; ++step) {
       around_step([&] {
@@ -122,7 +122,7 @@ TEST(EvaluationMemoryTest, DoesNotGrowWithTheSet) {
   const comm::Groups groups = comm::Groups::of_data_ranks(**world);
   const auto engine = Engine::create({.spec = spec, .device = device.get(), .groups = &groups});
   ASSERT_TRUE(engine) << engine.error().message;
-  (*engine)->initialize();
+  EXPECT_TRUE((*engine)->initialize());
   const auto loss_of = [&](int64_t windows) {
     OneWindow batches(spec.data.sequence_length);
     test::take_largest_allocation();

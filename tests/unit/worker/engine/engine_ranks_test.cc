@@ -37,7 +37,7 @@ void for_each_rank(const api::EngineSpec& spec, const layout::Mesh& mesh,
     const auto device = *make_cpu_device();
     const auto engine = Engine::create({.spec = spec, .device = device.get(), .groups = &*groups});
     ASSERT_TRUE(engine) << engine.error().message;
-    (*engine)->initialize();
+    EXPECT_TRUE((*engine)->initialize());
     rank_main(*groups, **engine);
     all_returned.arrive_and_wait();
   };
@@ -57,10 +57,10 @@ TEST(EngineRanksTest, AnEvaluationThatOneRankIsAskedToStopEndsOnAllWithinAPiece)
     const int rank = groups.world->rank();
     int gathers = 0;
     std::atomic<bool> asked{false};
-    engine.set_instruction_hook([&](int, const Instruction& instruction, int64_t) {
+    engine.observer().on_instruction = [&](int, const Instruction& instruction, int64_t) {
       gathers += instruction.kind == InstructionKind::kGather ? 1 : 0;
       if (instruction.kind == InstructionKind::kForward) asked = rank == 1;
-    });
+    };
     const auto evaluate = [&](int64_t windows, const StopAsked& stop_asked) {
       api::EngineSpec held_out = spec;
       held_out.batch = {.global_sequences = windows, .micro_sequences = 1};
@@ -98,11 +98,11 @@ TEST(EngineRanksTest, AnEvaluationThatOneStageIsAskedToStopEndsOnAll) {
   for_each_rank(spec, {.pp = 3}, [&](comm::Groups& groups, Engine& engine) {
     int passes = 0;
     std::atomic<bool> asked{false};
-    engine.set_instruction_hook([&](int, const Instruction& instruction, int64_t) {
+    engine.observer().on_instruction = [&](int, const Instruction& instruction, int64_t) {
       if (instruction.kind != InstructionKind::kForward) return;
       ++passes;
       asked = groups.at.pp == 1;
-    });
+    };
     api::EngineSpec held_out = spec;
     held_out.batch = {.global_sequences = 200, .micro_sequences = 1};
     matrix::StreamBatches batches(stream, held_out, 1, 0);
@@ -147,12 +147,12 @@ TEST(EngineRanksTest, TheRankOfAStageThatHangsHasTheLowestLevel) {
     std::atomic<bool> released{false};
     for_each_rank(spec, {.pp = 3}, [&](comm::Groups& groups, Engine& engine) {
       const int rank = groups.world->rank();
-      engine.set_instruction_hook([&](int id, const Instruction&, int64_t level) {
+      engine.observer().on_instruction = [&](int id, const Instruction&, int64_t level) {
         levels[static_cast<size_t>(rank)] = level;
         if (rank != hung || id != static_cast<int>(engine.program().size()) / 2) return;
         expect_others_wait(levels, hung);
         released = true;
-      });
+      };
       matrix::StreamBatches batches(stream, spec, 1, 0);
       const auto report = engine.step(batches);
       ASSERT_TRUE(report) << report.error().message;

@@ -68,6 +68,8 @@ std::string name_in_trace(InstructionKind kind) {
       return "accumulate";
     case InstructionKind::kAllReduce:
       return "all_reduce";
+    case InstructionKind::kRound:
+      return "round";
     case InstructionKind::kReduceControl:
       return "reduce_control";
     case InstructionKind::kGather:
@@ -105,7 +107,7 @@ class EngineTest : public ::testing::Test {
                                   .device = devices_.back().get(),
                                   .groups = &groups_,
                                   .purpose = purpose,
-                                  .spans = spans});
+                                  .observer = {.spans = spans}});
     EXPECT_TRUE(engine) << engine.error().message;
     return engine ? *std::move(engine) : nullptr;
   }
@@ -138,7 +140,7 @@ TEST_P(TrainingArenaTest, IsTouchedToItsPlannedEndAndNotRead) {
       std::fill(span.begin(), span.end(), 0.0F);
     }
   }
-  engine->initialize();
+  EXPECT_TRUE(engine->initialize());
   matrix::StreamBatches batches(stream, spec, 1, 0);
   ASSERT_TRUE(engine->step(batches));
   const std::string hash = to_hex(EngineState(*engine).hash().value());
@@ -161,7 +163,7 @@ api::EngineSpec spec_of_small_steps() {
 
 class ForwardArenaTest : public EngineTest {
  protected:
-  ForwardArenaTest() : engine_(make(spec_, memory_)) { engine_->initialize(); }
+  ForwardArenaTest() : engine_(make(spec_, memory_)) { EXPECT_TRUE(engine_->initialize()); }
 
   void evaluate() {
     api::EngineSpec held_out = spec_;
@@ -233,7 +235,7 @@ TEST_F(EngineTest, ANonFiniteGradientSkipsTheStep) {
   HeapMemorySource memory;
   const auto engine = make(spec, memory);
   ASSERT_NE(engine, nullptr);
-  engine->initialize();
+  EXPECT_TRUE(engine->initialize());
   const int wte = 0;
   const float before = engine->states().weights().owned_fp32(wte)[5];
   // wpe: reaches every loss
@@ -253,14 +255,47 @@ TEST_F(EngineTest, ANonFiniteGradientSkipsTheStep) {
   EXPECT_TRUE(std::isnan(evaluated->loss)) << evaluated->loss;
 }
 
+// Squares are added as each gradient ends: of one micro-batch, and of so many that the program
+// repeats itself.
+TEST_F(EngineTest, TheNormIsThatOfAllSumsWhateverTheMicroBatches) {
+  std::vector<double> norms;
+  for (const int64_t micro_sequences : {1, 5, 20}) {
+    api::EngineSpec spec = matrix::prime_spec(api::NumberFormat::kFP32);
+    spec.batch.global_sequences = 20;
+    spec.batch.micro_sequences = micro_sequences;
+    HeapMemorySource heap;
+    const auto engine = make(spec, heap);
+    ASSERT_NE(engine, nullptr);
+    EXPECT_TRUE(engine->initialize());
+    const auto stream = matrix::make_token_stream(4096, spec.model.vocab, 1);
+    matrix::StreamBatches batches(stream, spec, 1, 0);
+    const auto report = engine->step(batches);
+    ASSERT_TRUE(report) << report.error().message;
+    norms.push_back(report->gradient_norm);
+    double squares = 0;
+    for (size_t p = 0; p < engine->model().params.size(); ++p) {
+      const SumSpan sums = engine->states().owned_sums_of(static_cast<int>(p));
+      for (int64_t i = 0; i < sums.size; ++i) {
+        const auto sum = static_cast<double>(*sums.from(i).exact);
+        const double gradient = std::ldexp(sum, -gradient_quantum_log2(report->targets)) /
+                                static_cast<double>(report->targets);
+        squares += gradient * gradient;
+      }
+    }
+    EXPECT_NEAR(report->gradient_norm, std::sqrt(squares), 1e-6 * report->gradient_norm);
+    EXPECT_EQ(report->gradient_norm, norms.front()) << micro_sequences;
+  }
+}
+
 TEST_F(EngineTest, AnEvaluationInWhichASumDidNotFitHasNoLoss) {
   api::EngineSpec spec = matrix::prime_spec(api::NumberFormat::kFP32);
+  spec.numerics = matrix::cut_numerics();  // one that is not cut fits whatever it is
   spec.model.dropout = 0;
   const auto stream = matrix::make_token_stream(4096, spec.model.vocab, 1);
   HeapMemorySource memory;
   const auto engine = make(spec, memory);
   ASSERT_NE(engine, nullptr);
-  engine->initialize();
+  EXPECT_TRUE(engine->initialize());
   // The last norm takes the scale out again: what is missing in the sums leaves a finite loss.
   scale_weights(*engine, "mlp.c_proj.weight", 1e9F);
   matrix::StreamBatches batches(stream, spec, 1, 0);
@@ -276,7 +311,7 @@ TEST_F(EngineTest, AnEvaluationInPiecesHasTheSameLoss) {
   HeapMemorySource memory;
   const auto engine = make(spec, memory);
   ASSERT_NE(engine, nullptr);
-  engine->initialize();
+  EXPECT_TRUE(engine->initialize());
   constexpr int64_t kWindows = 150;
   spec.batch.global_sequences = kWindows;
   const auto loss_by = [&](int64_t micro_sequences) {
@@ -304,14 +339,14 @@ TEST_F(EngineTest, AnEngineThatDoesNotTrainHoldsWeightsAloneAndFindsTheSameLoss)
     HeapMemorySource training_memory;
     const auto training = make(spec, training_memory);
     ASSERT_NE(training, nullptr);
-    training->initialize();
+    EXPECT_TRUE(training->initialize());
     const double loss = loss_of(*training);
     EXPECT_GT(loss, 0);
 
     PoisonedMemory memory;
     const auto engine = make(spec, memory, nullptr, Purpose::kInfer);
     ASSERT_NE(engine, nullptr);
-    engine->initialize();
+    EXPECT_TRUE(engine->initialize());
     EXPECT_EQ(loss_of(*engine), loss);
     const MemoryReport report = engine->memory();
     EXPECT_EQ(report.moments, 0);
@@ -361,7 +396,7 @@ TEST_F(EngineTest, SpansAreTheProgramAndChangeNoBit) {
   const auto engine = make(spec, memory, &recorder);
   ASSERT_NE(engine, nullptr);
   world_->observe(&recorder, trace::Track::kDataGroup);
-  engine->initialize();
+  EXPECT_TRUE(engine->initialize());
   matrix::StreamBatches batches(stream, spec, 1, 0);
   for (int64_t step = 0; step < 3; ++step) {
     ASSERT_TRUE(engine->step(batches));
@@ -389,7 +424,7 @@ TEST_F(EngineTest, TheLossOfADivergedModelIsLargeAndNotWrapped) {
   HeapMemorySource memory;
   const auto engine = make(spec, memory);
   ASSERT_NE(engine, nullptr);
-  engine->initialize();
+  EXPECT_TRUE(engine->initialize());
   scale_weights(*engine, "ln_f.weight",
                 1.6e7F);  // each loss fits its fixed point, their sum does not
   matrix::StreamBatches batches(stream, spec, 1, 0);
@@ -405,7 +440,7 @@ TEST_F(EngineTest, TheLastLogitsDoNotDependOnLaterContextLength) {
   HeapMemorySource memory;
   const auto engine = make(spec, memory);
   ASSERT_NE(engine, nullptr);
-  engine->initialize();
+  EXPECT_TRUE(engine->initialize());
   const std::vector<int32_t> prompt = {1, 2, 3, 4, 5};
   const auto first = engine->next_logits(prompt);
   ASSERT_TRUE(first);
@@ -420,10 +455,10 @@ TEST_F(EngineTest, TheLastLogitsDoNotDependOnLaterContextLength) {
 TEST(KernelLimitsTest, ShapesBeyondTheScratchAreRefusedByName) {
   api::EngineSpec spec = matrix::prime_spec(api::NumberFormat::kBF16);
   EXPECT_TRUE(check_kernel_limits(spec, cpu_limits()));
-  spec.numerics.grain_tokens = 257;
+  spec.numerics.key_block = 257;
   EXPECT_EQ(check_kernel_limits(spec, cpu_limits()).error().message,
-            "engine.numerics.grainTokens: found 257, wanted at most 256");
-  spec.numerics.grain_tokens = 128;
+            "engine.numerics.keyBlock: found 257, wanted at most 256");
+  spec.numerics = {.grain_tokens = 1024, .key_block = 256};
   spec.model.hidden = 39;  // three heads of 13
   EXPECT_NE(check_kernel_limits(spec, cpu_limits()).error().message.find("an even hidden / heads"),
             std::string::npos);
@@ -433,6 +468,25 @@ TEST(KernelLimitsTest, ShapesBeyondTheScratchAreRefusedByName) {
   EXPECT_EQ(check_kernel_limits(spec, cpu_limits()).error().message,
             "engine.data.sequenceLength: found 131072, wanted at most 65536 with heads of 13 "
             "features");
+  // Going back all heads that read a key head count.
+  spec.data.sequence_length = 1 << 16;
+  spec.model.kv_heads = 1;
+  EXPECT_FALSE(check_kernel_limits(spec, cpu_limits()));
+  EXPECT_TRUE(check_kernel_limits(spec, cpu_limits(), false));
+  EXPECT_EQ(attended_positions(spec.model, cpu_limits()), 1 << 16);
+  spec.model.kv_heads = 0;
+  spec.data.sequence_length = 1 << 17;
+  // In a ring the scratch is that of a block.
+  spec.parallelism.context_mode = api::ContextMode::kRing;
+  spec.parallelism.context = 2;
+  EXPECT_TRUE(check_kernel_limits(spec, cpu_limits()));
+  spec.data.sequence_length = 1 << 19;
+  EXPECT_EQ(check_kernel_limits(spec, cpu_limits()).error().message,
+            "engine.data.sequenceLength: found 524288, wanted at most 262144 with heads of 13 "
+            "features");
+  spec.model.head_dim = 272;
+  EXPECT_EQ(check_kernel_limits(spec, cpu_limits()).error().message,
+            "engine.model.headDim: found 272, wanted at most 256");
 }
 
 }  // namespace

@@ -54,12 +54,13 @@ int32_t least_expected(Engine& engine) {
 /// One step in which every target adds -`hidden` to each gradient of one token's embedding.
 Result<Outcome> train_one(const Layout& layout, comm::Communicator& world, float hidden) {
   api::EngineSpec spec = matrix::prime_spec(api::NumberFormat::kFP32);
+  spec.numerics = matrix::cut_numerics();
   spec.batch.micro_sequences = layout.micro_sequences;
   const auto device = *make_cpu_device();
   const comm::Groups groups = comm::Groups::of_data_ranks(world);
   TRAINYARD_ASSIGN(const auto engine,
                    Engine::create({.spec = spec, .device = device.get(), .groups = &groups}));
-  engine->initialize();
+  EXPECT_TRUE(engine->initialize());
   for (float& bias : engine->states().master(param_named(*engine, "ln_f.bias")))
     bias = hidden;
   TRAINYARD_TRY(engine->settle());

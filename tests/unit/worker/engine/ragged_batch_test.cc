@@ -6,6 +6,7 @@
 #include <tuple>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/comm/worker/comm/world.h"
@@ -26,7 +27,7 @@ constexpr int64_t kLengths[] = {1, 29, 13, 14, 2, 26, 12, 28, 1, 7, 20};
 class RaggedBatches final : public data::MicroBatchSource {
  public:
   RaggedBatches(const api::EngineSpec& spec, int data_ranks, int data_rank)
-      : partition_(partition_of(spec.batch, data_ranks)),
+      : partition_(partition_of(spec, data_ranks)),
         data_rank_(data_rank),
         vocab_(static_cast<int32_t>(spec.model.vocab)),
         buffers_(static_cast<size_t>(partition_.micro_batches(data_rank))) {}
@@ -86,7 +87,7 @@ Result<Lesson> teach_one(comm::Communicator& world, api::NumberFormat compute, i
   const comm::Groups groups = comm::Groups::of_data_ranks(world);
   TRAINYARD_ASSIGN(const auto engine,
                    Engine::create({.spec = spec, .device = device.get(), .groups = &groups}));
-  engine->initialize();
+  EXPECT_TRUE(engine->initialize());
   TRAINYARD_TRY(engine->settle());
   RaggedBatches batches(spec, world.size(), world.rank());
   Lesson lesson;
@@ -122,6 +123,77 @@ TEST_P(RaggedBatchTest, ASequenceTeachesWhatItTeachesAlone) {
   EXPECT_GT(together.norms[0], 0);
   for (const auto& [ranks, micro] : {std::pair{1, 1}, {1, 4}, {2, 3}, {3, 11}})
     EXPECT_EQ(teach(ranks, GetParam(), micro), together) << ranks << " ranks, " << micro;
+}
+
+/// Hands out what it was given.
+class AnyBatch final : public data::MicroBatchSource {
+ public:
+  explicit AnyBatch(std::vector<kernels::Sequence> sequences) : sequences_(std::move(sequences)) {
+    for (const kernels::Sequence& sequence : sequences_)
+      rows_ += sequence.length;
+    tokens_.resize(static_cast<size_t>(rows_));
+  }
+  Result<data::MicroBatch> micro_batch(int) override {
+    return data::MicroBatch{
+        .rows = {.count = rows_, .sequences = sequences_}, .tokens = tokens_, .targets = tokens_};
+  }
+  void end_step() override {}
+
+ private:
+  std::vector<kernels::Sequence> sequences_;
+  int64_t rows_ = 0;
+  std::vector<int32_t> tokens_;
+};
+
+TEST(RaggedBoundsTest, WhatNobodyPlannedForIsRefused) {
+  const api::EngineSpec spec = matrix::prime_spec(api::NumberFormat::kFP32);
+  const int64_t rows = spec.batch.micro_sequences * spec.data.sequence_length;
+  const auto refusal = [&](std::vector<kernels::Sequence> sequences) {
+    std::string message;
+    comm::testing::run_world(comm::TransportKind::kLocal, 1, [&](comm::Communicator& world) {
+      const auto device = *make_cpu_device();
+      const comm::Groups groups = comm::Groups::of_data_ranks(world);
+      const auto engine = Engine::create({.spec = spec, .device = device.get(), .groups = &groups});
+      ASSERT_TRUE(engine) << engine.error().message;
+      EXPECT_TRUE((*engine)->initialize());
+      AnyBatch batches(std::move(sequences));
+      const auto report = (*engine)->step(batches);
+      message = report ? "taken" : report.error().message;
+    });
+    return message;
+  };
+  using ::testing::HasSubstr;
+  EXPECT_THAT(refusal({{.length = 2, .position = spec.model.max_positions - 1}}),
+              HasSubstr("micro-batch 0: found " + std::to_string(spec.model.max_positions + 1) +
+                        " positions of a sample, wanted at most"));
+  std::vector<kernels::Sequence> many;
+  for (int64_t row = 0; row <= rows; ++row)
+    many.push_back({.begin = row, .length = 1});
+  EXPECT_THAT(refusal(many), HasSubstr("micro-batch 0: found " + std::to_string(rows + 1) +
+                                       " rows, wanted 1 to " + std::to_string(rows)));
+  many.pop_back();
+  EXPECT_THAT(refusal(many), HasSubstr(std::to_string(rows) + " grains, wanted at most"))
+      << "each sequence is a grain, and the sums are made for those of whole windows";
+  EXPECT_THAT(refusal({{.begin = 1, .length = 2}}), HasSubstr("found 1 as the first row"));
+}
+
+TEST(RaggedBoundsTest, SlicesOfSequencesBreakNoGrain) {
+  const auto refusal = [](const kernels::Sequence& sequence) {
+    const std::vector<int32_t> tokens(static_cast<size_t>(sequence.length));
+    BatchBounds left{.rows = 100, .positions = 100, .grain_tokens = 4, .slices = 2};
+    const Status taken = take_micro_batch(
+        {.rows = {.count = sequence.length, .sequences = {&sequence, 1}}, .tokens = tokens}, 3,
+        left);
+    return taken ? "taken" : taken.error().message;
+  };
+  EXPECT_EQ(refusal({.length = 16}), "taken");
+  EXPECT_EQ(refusal({.length = 16, .position = 4}), "taken");
+  EXPECT_EQ(refusal({.length = 12}),
+            "micro-batch 3: found 12 positions of a sequence from 0 on, wanted slices of whole "
+            "grains (4) for each of 2 ranks");
+  EXPECT_EQ(refusal({.length = 16, .position = 2}),
+            "micro-batch 3: found 16 positions of a sequence from 2 on, wanted slices of whole "
+            "grains (4) for each of 2 ranks");
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "tests/support/paths.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/whole_tensor.h"
+#include "tests/unit/worker/hf/stored_tensors.h"
 #include "worker/hf/config.h"
 #include "worker/hf/model_folder.h"
 #include "worker/hf/tensor_form.h"
@@ -26,38 +27,6 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 const std::filesystem::path kFixture = testing_support::source_path("tests/fixtures/hf_tiny_gpt2");
-
-/// The tensors of a folder's file, to be changed and written again.
-struct Stored {
-  safetensors::TensorInfo info;
-  std::vector<std::byte> data;
-};
-using StoredTensors = std::map<std::string, Stored>;
-
-StoredTensors read_tensors(const std::filesystem::path& path) {
-  StoredTensors tensors;
-  const auto file = safetensors::File::open(path);
-  if (!file) throw std::runtime_error(file.error().message);
-  for (const safetensors::Entry& entry : file->header().entries) {
-    const auto data = file->data(entry);
-    tensors[entry.name] = {{entry.name, entry.dtype.value(), entry.shape},
-                           {data.begin(), data.end()}};
-  }
-  return tensors;
-}
-
-void write_tensors(const std::filesystem::path& path, const StoredTensors& tensors) {
-  std::vector<safetensors::TensorInfo> infos;
-  std::vector<const Stored*> stored;
-  for (const auto& [name, tensor] : tensors) {
-    infos.push_back({name, tensor.info.dtype, tensor.info.shape});
-    stored.push_back(&tensor);
-  }
-  const Status status = safetensors::write_file(
-      path, infos, {{"format", "pt"}},
-      [&](size_t i, const safetensors::WriteAt& write) { return write(0, stored[i]->data); });
-  if (!status) throw std::runtime_error(status.error().message);
-}
 
 /// A folder that is the fixture with another config.json and other tensors.
 class Folder {
@@ -142,7 +111,8 @@ TEST(Gpt2ImportTest, LinearWeightsAreTransposedAndTheVocabularyPadded) {
     }
   }
   EXPECT_EQ(
-      testing_support::whole_tensor(**model, {.hugging_face_name = "transformer.h.2.ln_1.bias"})
+      testing_support::whole_tensor(**model, {.tensor = {.name = "h.2.ln_1.bias", .shape = {32}},
+                                              .hugging_face = {{"transformer.h.2.ln_1.bias", 32}}})
           .error()
           .code,
       ErrorCode::kNotFound);

@@ -2,12 +2,14 @@
 
 #include <memory>
 #include <string>
+#include <sys/mman.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "common/api/decode.h"
 #include "common/api/encode.h"
+#include "common/base/unique_fd.h"
 #include "tests/unit/worker/checkpoint/job_directory.h"
 #include "worker/device/cpu_device.h"
 #include "worker/matrix/world.h"
@@ -41,7 +43,7 @@ class EngineStateTest : public ::testing::Test {
         Engine::create({.spec = spec, .device = devices_.back().get(), .groups = &groups_});
     EXPECT_TRUE(engine) << engine.error().message;
     if (!engine) return nullptr;
-    (*engine)->initialize();
+    EXPECT_TRUE((*engine)->initialize());
     return *std::move(engine);
   }
 
@@ -97,6 +99,68 @@ TEST_F(EngineStateTest, WhatWasSavedIsThereAgain) {
   const Status status = restore(restored);
   ASSERT_TRUE(status) << status.error().message;
   EXPECT_EQ(to_hex(restored.hash().value()), to_hex(state.hash().value()));
+}
+
+/// In memory what an earlier rank has left at step 2, and on the disk step 1.
+class EngineStateInMemoryTest : public EngineStateTest {
+ protected:
+  EngineStateInMemoryTest() : fd_(::memfd_create("states", MFD_CLOEXEC)) {
+    const auto trained = make(spec_);
+    train(*trained, 1);
+    EngineState state(*trained, kTheirs);
+    save(state);
+    first_ = to_hex(state.hash().value());
+    train(*trained, 1);
+    EngineState kept(*trained, kTheirs);
+    EXPECT_TRUE(kept.keep_in_memory(fd_.get(), "test"));
+    kept.set_generation({1, "test", std::nullopt, checkpoint::kFromScratch, "0123456789abcdef"});
+    const Status remembered = kept.remember();
+    EXPECT_TRUE(remembered) << remembered.error().message;
+    second_ = to_hex(kept.hash().value());
+  }
+
+  const UniqueFd fd_;
+  std::string first_;
+  std::string second_;
+};
+
+TEST_F(EngineStateInMemoryTest, WhatAnEarlierRankLeftIsThereAgain) {
+  const auto fresh = make(spec_);
+  EngineState state(*fresh, kTheirs);
+  ASSERT_TRUE(state.keep_in_memory(fd_.get(), "test"));
+  ASSERT_EQ(state.offers().size(), 1u);
+  const Status recalled = state.recall(state.offers().front().id);
+  ASSERT_TRUE(recalled) << recalled.error().message;
+  EXPECT_EQ(state.step(), 2);
+  EXPECT_EQ(to_hex(state.hash().value()), second_);
+}
+
+TEST_F(EngineStateInMemoryTest, ASnapshotAfterAnotherRestoreIsOfWhatWasTrainedSince) {
+  const auto fresh = make(spec_);
+  EngineState state(*fresh, kTheirs);
+  ASSERT_TRUE(state.keep_in_memory(fd_.get(), "test"));
+  ASSERT_TRUE(state.recall(state.offers().front().id));
+  ASSERT_TRUE(restore(state)) << "as where another rank found its state damaged";
+  EXPECT_EQ(to_hex(state.hash().value()), first_);
+  state.set_generation({2, "test", 1, 1, "fedcba9876543210"});
+  train(*fresh, 1);
+  ASSERT_EQ(state.step(), 2);
+  ASSERT_TRUE(state.remember());
+  EXPECT_EQ(state.offers().front().id, (checkpoint::CheckpointId{2, 2}))
+      << "not that of the generation before";
+}
+
+TEST_F(EngineStateInMemoryTest, NothingStaysOfAStateThatIsNotGoneOnFrom) {
+  const auto untouched = make(spec_);
+  const auto fresh = make(spec_);
+  EngineState state(*fresh, kTheirs);
+  ASSERT_TRUE(state.keep_in_memory(fd_.get(), "test"));
+  ASSERT_TRUE(state.recall(state.offers().front().id));
+  ASSERT_TRUE(state.start_over());
+  EXPECT_TRUE(fresh->initialize());
+  EXPECT_EQ(state.step(), 0);
+  EXPECT_EQ(fresh->optimizer().updates(), 0);
+  EXPECT_EQ(to_hex(state.hash().value()), to_hex(EngineState(*untouched, kTheirs).hash().value()));
 }
 
 TEST_F(EngineStateTest, ACheckpointOfOtherDataIsRefusedByBothNames) {
@@ -164,17 +228,21 @@ TEST_F(EngineStateTest, ACheckpointOfAnotherRunIsRefusedByFieldAndBothValues) {
   };
   refuses([](auto& spec) { spec.seed = 12; }, "seed: found 12, wanted 4711");
   refuses([](auto& spec) { spec.numerics.grain_tokens = 14; },
-          "numerics.grainTokens: found 14, wanted 13");
+          "numerics.grainTokens: found 14, wanted 29");
+  refuses([](auto& spec) { spec.numerics.key_block = 29; },
+          "numerics.keyBlock: found 29, wanted 128");
+  refuses([](auto& spec) { spec.numerics.tensor_chunks = 3; },
+          "numerics.tensorChunks: found 3, wanted 0");
   refuses([](auto& spec) { spec.precision.compute = api::NumberFormat::kBF16; },
           "precision.compute: found BF16, wanted FP32");
   refuses([](auto& spec) { spec.precision.reduce = api::NumberFormat::kBF16; },
-          "precision.reduce: found BF16, wanted nothing");
-  refuses([](auto& spec) { spec.numerics.mode = api::NumericsMode::kFast; },
-          "numerics.mode: found Fast, wanted Canonical");
+          "precision.reduce: found BF16, wanted FP32");
   refuses([](auto& spec) { spec.batch.global_sequences = 12; },
           "batch.globalSequences: found 12, wanted 11");
   refuses([](auto& spec) { spec.data.sequence_length = 28; },
           "data.sequenceLength: found 28, wanted 29");
+  refuses([](auto& spec) { spec.data.documents = api::Documents::kIsolate; },
+          "data.documents: found Isolate, wanted Join");
   refuses([](auto& spec) { spec.model.layer_norm_epsilon = 0.5; },
           "model.layerNormEpsilon: found 0.5, wanted 1e-05");
   refuses([](auto& spec) { spec.model.dropout = 0.5; }, "model.dropout: found 0.5, wanted 0.1");

@@ -57,6 +57,27 @@ TEST(JobPlanTest, SnapshotsOfAllRanksAreTheCheckpoint) {
             2 * without->ranks()[1].of(MemoryPurpose::kCommunicator));
 }
 
+TEST(JobPlanTest, CopiesSendTwelveBytesForEachParameter) {
+  api::EngineSpec spec = xl_spec();
+  spec.parallelism.zero_stage = 0;
+  spec.batch.global_sequences = 64;
+  const auto plan = plan_job(spec, {.ranks = 64});
+  ASSERT_TRUE(plan) << plan.error().message;
+  for (const int rank : {0, 63}) {
+    // 8 of exact sums to who rounds them and 4 of what is rounded, of 63 of 64 shares.
+    const StepCost cost = plan->step_of(rank);
+    EXPECT_NEAR(static_cast<double>(cost.bytes_sent), 18.4e9, 0.01e9);
+    ASSERT_EQ(cost.sent.size(), 3U);
+    EXPECT_EQ(cost.sent[0].operation, "reduce_scatter");
+    EXPECT_EQ(cost.sent[1].operation, "all_gather");
+    EXPECT_EQ(cost.sent[0].group, "replica");
+    EXPECT_EQ(cost.sent[1].group, "replica");
+    EXPECT_NEAR(static_cast<double>(cost.sent[0].bytes),
+                static_cast<double>(2 * cost.sent[1].bytes), 1e7)
+        << "shares differ a little";
+  }
+}
+
 TEST(JobPlanTest, MoreMicroBatchesTakeNoMoreMemoryThanTheirTokens) {
   for (const int stage : {0, 1, 2, 3}) {
     SCOPED_TRACE(stage);
@@ -265,6 +286,46 @@ TEST(WaysOutTest, OneForwardOneBackwardIsNamedBeforeAnythingThatCosts) {
                         "needs "));
 }
 
+TEST(WaysOutTest, StatesInMemoryAreNamedWhereTheJobFitsWithoutThem) {
+  const api::EngineSpec spec = xl_spec();
+  const auto plan = plan_job(spec, {.ranks = 8, .keeps_states = true});
+  ASSERT_TRUE(plan) << plan.error().message;
+  const int64_t without = bytes_of(spec, 8);
+  const auto refused = check_memory(*plan, {0, 8}, spec, {.bytes = without});
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message,
+              HasSubstr("; set checkpointPolicy.memoryEverySteps: 0, which needs " +
+                        text::size_text(without) + ";"));
+}
+
+TEST(WaysOutTest, CopiesOnTheNextNodeAreNamedFirst) {
+  const api::EngineSpec spec = xl_spec();
+  const JobPlace own{.ranks = 8, .keeps_states = true};
+  JobPlace with_copies = own;
+  with_copies.ranks_with_copies = 2;
+  const auto without = plan_job(spec, own);
+  const auto plan = plan_job(spec, with_copies);
+  ASSERT_TRUE(plan && without);
+  int64_t needed = 0;
+  for (int rank = 0; rank < 8; ++rank) {
+    const auto states = [&](const MemoryPlan& of, int r) {
+      return of.ranks()[static_cast<size_t>(r)].of(MemoryPurpose::kStates);
+    };
+    const int ward = (rank + 6) % 8;
+    const int64_t elements =
+        plan->ranks()[static_cast<size_t>(ward)].of(MemoryPurpose::kMoments) / 8;
+    EXPECT_EQ(states(*plan, rank) - states(*without, rank), 24 * elements) << rank;
+    needed += without->host_bytes(rank);
+  }
+  const auto refused = check_memory(*plan, {0, 8}, spec, {.bytes = needed});
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message,
+              HasSubstr("; set checkpointPolicy.memoryReplicas: 0, which needs " +
+                        text::size_text(needed) + ";"));
+  with_copies.ranks_with_copies = 8;
+  EXPECT_EQ(plan_job(spec, with_copies)->ranks(), without->ranks()) << "there is one node";
+}
+
 TEST(PodMemoryTest, TheManifestsLimitIsComparedWithThePod) {
   api::TrainingJobSpec job;
   job.num_nodes = 2;
@@ -273,22 +334,21 @@ TEST(PodMemoryTest, TheManifestsLimitIsComparedWithThePod) {
   const auto plan = plan_job(spec, {.ranks = 4});
   ASSERT_TRUE(plan) << plan.error().message;
   EXPECT_EQ(check_pod_memory(*plan, job, spec).value(), "") << "no template";
-  const auto with_limit = [&](const std::string& resources) {
-    job.pod_template = api::PodTemplate{
-        .json = R"({"spec":{"containers":[{"name":"side","resources":{"limits":{"memory":"1"}}},)"
-                R"({"name":"trainer","resources":)" +
-                resources + "}]}}"};
+  const auto with_limit = [&](std::optional<int64_t> bytes) {
+    job.pod_template =
+        api::PodTemplate{.containers = {{.name = "side", .memory_limit_bytes = 1},
+                                        {.name = "trainer", .memory_limit_bytes = bytes}}};
     const auto checked = check_pod_memory(*plan, job, spec);
     return checked ? *checked : checked.error().message;
   };
-  EXPECT_EQ(with_limit("{}"), "");
-  EXPECT_EQ(with_limit(R"({"limits":{"memory":"900Gi"}})"), "");
-  const std::string refused = with_limit(R"({"limits":{"memory":"64Mi"}})");
+  EXPECT_EQ(with_limit(std::nullopt), "");
+  EXPECT_EQ(with_limit(int64_t{900} << 30), "");
+  const std::string refused = with_limit(int64_t{64} << 20);
   EXPECT_THAT(refused, HasSubstr("on the 2 ranks here"));
   EXPECT_THAT(refused, HasSubstr("wanted at most the 64.0 MiB that resources.limits.memory of "
                                  "container trainer allows a pod; "));
   job.num_proc_per_node = api::kAutoProcPerNode;
-  EXPECT_EQ(with_limit(R"({"limits":{"memory":"64Mi"}})"), "") << "a node knows its ranks";
+  EXPECT_THAT(with_limit(int64_t{64} << 20), HasSubstr("on the 1 ranks here"));
 }
 
 TEST_F(CheckMemoryTest, TheLimitOfAProcessCountsByRank) {

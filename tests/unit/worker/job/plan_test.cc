@@ -7,6 +7,7 @@
 #include "worker/device/cpu_device.h"
 #include "worker/job/memory_plan.h"
 #include "worker/matrix/world.h"
+#include "worker/state/units.h"
 
 namespace trainyard::engine {
 namespace {
@@ -29,8 +30,13 @@ void expect_planned(const api::EngineSpec& spec, const matrix::Cell& cell) {
   planned.parallelism.pipeline_schedule = cell.schedule;
   planned.parallelism.chunks_per_stage = cell.chunks;
   planned.parallelism.recompute = cell.recompute;
+  planned.parallelism.tensor = cell.tensor;
+  planned.parallelism.sequence_parallel = cell.slices;
+  planned.parallelism.context = cell.context;
+  if (cell.ring) planned.parallelism.context_mode = api::ContextMode::kRing;
   const auto plan = MemoryPlan::make({.spec = planned,
                                       .mesh = cell.mesh(),
+                                      .formats = cpu_formats(compute_type(planned.precision)),
                                       .unit_bytes = 64 << 10,  // as train_world() has them
                                       .kernel_scratch_bytes = cpu_scratch_bytes(cell.cpu.threads)});
   ASSERT_TRUE(plan) << plan.error().message;
@@ -122,6 +128,101 @@ TEST(PlanTest, WhatIsComputedAgainCostsFlopsAndNoMemory) {
     SCOPED_TRACE(api::name_of(recompute));
     expect_planned(matrix::prime_spec(api::NumberFormat::kBF16), cell);
   }
+}
+
+TEST(PlanTest, AWindowLeavesOutTheFlopsOfWhatItHides) {
+  api::EngineSpec spec = matrix::prime_spec(api::NumberFormat::kFP32, api::ModelFamily::kQwen3);
+  spec.model.sliding_window = 7;
+  spec.model.full_layers = 1;
+  expect_planned(spec, cell_of(2, 4, 1, 0));
+}
+
+TEST(PlanTest, TensorRanksHoldComputeAndSendWhatIsTheirShare) {
+  api::EngineSpec spec = matrix::prime_spec(api::NumberFormat::kBF16);
+  spec.numerics = matrix::cut_numerics();  // three chunks for three heads
+  for (const auto recompute : {api::Recompute::kNone, api::Recompute::kFull}) {
+    for (const int zero_stage : {1, 3}) {
+      matrix::Cell cell = cell_of(6, 2, zero_stage, 0);
+      cell.tensor = 3;
+      cell.recompute = recompute;
+      expect_planned(spec, cell);
+    }
+    matrix::Cell cell = cell_of(6, 2, 1, 0);
+    cell.pipeline = 2;
+    cell.tensor = 3;
+    cell.recompute = recompute;
+    expect_planned(spec, cell);
+  }
+  matrix::Cell cell = cell_of(2, 4, 1, 0);
+  cell.tensor = 2;
+  expect_planned(matrix::tensor_spec(api::NumberFormat::kFP32, api::ModelFamily::kQwen3), cell);
+}
+
+TEST(PlanTest, RanksWithSlicesOfSequencesHoldAndSendWhatIsTheirs) {
+  using enum api::Recompute;
+  const api::EngineSpec spec = matrix::sliced_spec(api::NumberFormat::kBF16);
+  for (const auto recompute : {kNone, kFull}) {
+    for (const int zero_stage : {0, 3}) {
+      matrix::Cell cell = cell_of(6, 2, zero_stage, zero_stage == 0 ? 1 : 0);
+      cell.tensor = 3;
+      cell.slices = true;
+      cell.recompute = recompute;
+      expect_planned(spec, cell);
+    }
+    matrix::Cell cell = cell_of(8, 2, 1, 0);
+    cell.pipeline = 2;
+    cell.tensor = 2;
+    cell.slices = true;
+    cell.recompute = recompute;
+    expect_planned(spec, cell);
+  }
+  matrix::Cell cell = cell_of(2, 4, 1, 0);
+  cell.tensor = 2;
+  cell.slices = true;
+  expect_planned(matrix::sliced_spec(api::NumberFormat::kFP32, api::ModelFamily::kQwen3), cell);
+}
+
+TEST(PlanTest, ContextRanksHoldComputeAndSendWhatIsOfTheirPositions) {
+  using enum api::Recompute;
+  const api::EngineSpec spec = matrix::context_spec(api::NumberFormat::kBF16);
+  for (const auto recompute : {kNone, kFull}) {
+    for (const int zero_stage : {0, 3}) {
+      matrix::Cell cell = cell_of(8, 2, zero_stage, zero_stage == 0 ? 1 : 0);
+      cell.context = 4;
+      cell.recompute = recompute;
+      expect_planned(spec, cell);
+    }
+    matrix::Cell cell = cell_of(8, 2, 1, 0);
+    cell.pipeline = 2;
+    cell.tensor = 2;
+    cell.slices = recompute == kFull;
+    cell.context = 2;
+    cell.recompute = recompute;
+    expect_planned(spec, cell);
+  }
+  matrix::Cell cell = cell_of(2, 4, 1, 0);
+  cell.context = 2;
+  expect_planned(matrix::context_spec(api::NumberFormat::kFP32, api::ModelFamily::kQwen3), cell);
+}
+
+TEST(PlanTest, TheRanksOfARingSendKeysAndGetGradientsOfThem) {
+  const api::EngineSpec spec = matrix::ring_spec(api::NumberFormat::kBF16);
+  matrix::Cell cell = cell_of(8, 2, 3, 0);
+  cell.context = 4;
+  cell.ring = true;
+  cell.recompute = api::Recompute::kFull;
+  expect_planned(spec, cell);
+  cell = cell_of(8, 2, 1, 0);
+  cell.pipeline = 2;
+  cell.tensor = 2;
+  cell.slices = true;
+  cell.context = 2;
+  cell.ring = true;
+  expect_planned(spec, cell);
+  cell = cell_of(3, 4, 1, 0);
+  cell.context = 3;
+  cell.ring = true;
+  expect_planned(matrix::ring_spec(api::NumberFormat::kFP32, api::ModelFamily::kQwen3), cell);
 }
 
 TEST(PlanTest, TheFirstRankOfModeDataParallelHoldsTheStatesOfAll) {

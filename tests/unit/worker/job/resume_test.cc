@@ -56,6 +56,7 @@ std::string name_of(const Life& life) {
     ranks = std::to_string(mesh.pp) + std::string(api::name_of(cell.schedule)) +
             (cell.chunks > 1 ? std::to_string(cell.chunks) : "") + (life.by_hand ? "ByHand" : "") +
             ranks;
+  if (mesh.tp > 1) ranks += "Tensor" + std::to_string(mesh.tp);
   return (cell.mode == api::ParallelMode::kDataParallel
               ? "DataParallel" + ranks
               : "Zero" + std::to_string(cell.zero_stage) + "On" + ranks) +
@@ -111,12 +112,107 @@ std::vector<Pair> pairs() {
   return all;
 }
 
+/// Pairs of layouts of one run of 12 heads, with tensor ranks on one side or both.
+std::vector<Pair> tensor_pairs() {
+  using Pipeline = api::PipelineSchedule;
+  const std::vector<matrix::Cell> cells = {
+      {.ranks = 1},
+      {.ranks = 2, .micro_sequences = 2, .tensor = 2},
+      {.ranks = 4, .zero_stage = 3, .tensor = 2},
+      {.ranks = 3, .micro_sequences = 4, .tensor = 3},
+      {.ranks = 4, .pipeline = 2, .schedule = Pipeline::kZeroBubbleH1, .tensor = 2},
+      {.ranks = 6, .shard = 1, .zero_stage = 0, .tensor = 2},
+      {.ranks = 8, .zero_stage = 2, .pipeline = 2, .tensor = 2},
+      {.ranks = 4, .recompute = api::Recompute::kFull, .tensor = 4}};
+  std::vector<Pair> all;
+  const auto count = static_cast<int64_t>(cells.size());
+  for (int64_t i = 0; i < 2 * count; ++i) {
+    const auto cell = [&](int64_t place) { return cells[static_cast<size_t>(place % count)]; };
+    const int64_t after = i < count ? i + 1 : i + 3;
+    const Pair pair{.compute = i % 3 == 0 ? api::NumberFormat::kBF16 : api::NumberFormat::kFP32,
+                    .before = {.cell = cell(i), .unit_bytes = 64 << 10, .until = 2},
+                    .after = {.cell = cell(after), .unit_bytes = 16 << 10, .until = kSteps}};
+    if (testing_support::in_sample("resume tensor", i, kShare)) all.push_back(pair);
+  }
+  return all;
+}
+
+/// Pairs of layouts of one run, with slices of sequences on one side or both.
+std::vector<Pair> sliced_pairs() {
+  using Pipeline = api::PipelineSchedule;
+  const std::vector<matrix::Cell> cells = {
+      {.ranks = 1},
+      {.ranks = 2, .micro_sequences = 2, .tensor = 2, .slices = true},
+      {.ranks = 4, .zero_stage = 3, .tensor = 2, .slices = true},
+      {.ranks = 2, .tensor = 2},
+      {.ranks = 3, .micro_sequences = 4, .tensor = 3, .slices = true},
+      {.ranks = 4, .pipeline = 2, .schedule = Pipeline::kGPipe, .tensor = 2, .slices = true},
+      {.ranks = 8, .shard = 1, .zero_stage = 0, .tensor = 4, .slices = true},
+      {.ranks = 4, .zero_stage = 2},
+      {.ranks = 2, .zero_stage = 2, .tensor = 2, .slices = true}};
+  std::vector<Pair> all;
+  const auto count = static_cast<int64_t>(cells.size());
+  for (int64_t i = 0; i < count; ++i) {
+    const auto cell = [&](int64_t place) { return cells[static_cast<size_t>(place % count)]; };
+    const Pair pair{.compute = i % 3 == 0 ? api::NumberFormat::kBF16 : api::NumberFormat::kFP32,
+                    .before = {.cell = cell(i), .unit_bytes = 64 << 10, .until = 2},
+                    .after = {.cell = cell(i + 1), .unit_bytes = 16 << 10, .until = kSteps}};
+    if (testing_support::in_sample("resume slices", i, kShare)) all.push_back(pair);
+  }
+  return all;
+}
+
+/// Pairs of layouts of one run, with context ranks on one side or both: a checkpoint knows nothing
+/// of them.
+std::vector<Pair> context_pairs() {
+  const std::vector<matrix::Cell> cells = {
+      {.ranks = 1},
+      {.ranks = 2, .micro_sequences = 2, .context = 2},
+      {.ranks = 4, .zero_stage = 3, .context = 2},
+      {.ranks = 4, .micro_sequences = 4, .context = 4},
+      {.ranks = 4, .tensor = 2, .slices = true, .context = 2},
+      {.ranks = 4, .pipeline = 2, .schedule = api::PipelineSchedule::kGPipe, .context = 2},
+      {.ranks = 8, .shard = 1, .zero_stage = 0, .context = 4},
+      {.ranks = 2, .tensor = 2}};
+  std::vector<Pair> all;
+  // From a ring to ranks that exchange heads, and to a longer one.
+  const matrix::Cell ring{.ranks = 6, .zero_stage = 3, .context = 3, .ring = true};
+  all.push_back(
+      {.compute = api::NumberFormat::kBF16,
+       .before = {.cell = ring, .unit_bytes = 64 << 10, .until = 2},
+       .after = {.cell = {.ranks = 2, .context = 2}, .unit_bytes = 16 << 10, .until = kSteps}});
+  all.push_back({.before = {.cell = {.ranks = 4, .micro_sequences = 2, .tensor = 2, .context = 2},
+                            .unit_bytes = 64 << 10,
+                            .until = 2},
+                 .after = {.cell = {.ranks = 4, .context = 4, .ring = true},
+                           .unit_bytes = 16 << 10,
+                           .until = kSteps}});
+  const auto count = static_cast<int64_t>(cells.size());
+  for (int64_t i = 0; i < count; ++i) {
+    const auto cell = [&](int64_t place) { return cells[static_cast<size_t>(place % count)]; };
+    const Pair pair{.compute = i % 3 == 1 ? api::NumberFormat::kBF16 : api::NumberFormat::kFP32,
+                    .before = {.cell = cell(i), .unit_bytes = 64 << 10, .until = 2},
+                    .after = {.cell = cell(i + 1), .unit_bytes = 16 << 10, .until = kSteps}};
+    if (testing_support::in_sample("resume contexts", i, kShare)) all.push_back(pair);
+  }
+  return all;
+}
+
 class ResumeTest : public ::testing::TestWithParam<Pair> {
  protected:
   ResumeTest() {
-    spec_ = matrix::prime_spec(GetParam().compute);
+    const bool shares_layers = GetParam().before.cell.tensor * GetParam().after.cell.tensor > 1;
+    const bool has_slices = GetParam().before.cell.slices || GetParam().after.cell.slices;
+    const bool has_contexts = GetParam().before.cell.context * GetParam().after.cell.context > 1;
+    const bool has_rings = GetParam().before.cell.ring || GetParam().after.cell.ring;
+    spec_ = has_rings       ? matrix::ring_spec(GetParam().compute)
+            : has_contexts  ? matrix::context_spec(GetParam().compute)
+            : has_slices    ? matrix::sliced_spec(GetParam().compute)
+            : shares_layers ? matrix::tensor_spec(GetParam().compute)
+                            : matrix::prime_spec(GetParam().compute);
     spec_.steps = kSteps;
-    spec_.model.layers = 4;                // as many as a pipeline may have stages
+    if (!shares_layers && !has_contexts)
+      spec_.model.layers = 4;              // as many as a pipeline may have stages
     spec_.data.tokens = {"tokens/train"};  // named in the checkpoint, never opened
     // As a rank gets it: with every default in its place.
     auto complete = api::decode_engine(api::encode_engine(spec_));
@@ -164,6 +260,11 @@ class ResumeTest : public ::testing::TestWithParam<Pair> {
     spec.parallelism.pipeline = life.cell.pipeline;
     spec.parallelism.pipeline_schedule = life.cell.schedule;
     spec.parallelism.chunks_per_stage = life.cell.chunks;
+    spec.parallelism.tensor = life.cell.tensor;
+    spec.parallelism.sequence_parallel = life.cell.slices;
+    spec.parallelism.context = life.cell.context;
+    if (life.cell.ring) spec.parallelism.context_mode = api::ContextMode::kRing;
+    spec.parallelism.recompute = life.cell.recompute;
     if (life.by_hand) {
       const int count = life.cell.pipeline * life.cell.chunks;
       std::vector<int64_t>& stages = spec.parallelism.stages;
@@ -176,7 +277,7 @@ class ResumeTest : public ::testing::TestWithParam<Pair> {
                                                         .device = device.get(),
                                                         .groups = &groups,
                                                         .unit_bytes = life.unit_bytes}));
-    engine->initialize();
+    EXPECT_TRUE(engine->initialize());
     EngineState state(*engine);
     const std::optional<int64_t> parent =
         generation == 1 ? std::nullopt : std::optional(generation - 1);
@@ -222,6 +323,21 @@ TEST_P(ResumeTest, EndsWithTheBitsOfTheRunThatWasNotStopped) {
 INSTANTIATE_TEST_SUITE_P(Layouts, ResumeTest, ::testing::ValuesIn(pairs()), [](const auto& pair) {
   return std::to_string(pair.index) + "_" + name_of(pair.param);
 });
+
+INSTANTIATE_TEST_SUITE_P(Slices, ResumeTest, ::testing::ValuesIn(sliced_pairs()),
+                         [](const auto& pair) {
+                           return std::to_string(pair.index) + "_" + name_of(pair.param);
+                         });
+
+INSTANTIATE_TEST_SUITE_P(Contexts, ResumeTest, ::testing::ValuesIn(context_pairs()),
+                         [](const auto& pair) {
+                           return std::to_string(pair.index) + "_" + name_of(pair.param);
+                         });
+
+INSTANTIATE_TEST_SUITE_P(TensorRanks, ResumeTest, ::testing::ValuesIn(tensor_pairs()),
+                         [](const auto& pair) {
+                           return std::to_string(pair.index) + "_" + name_of(pair.param);
+                         });
 
 }  // namespace
 }  // namespace trainyard::engine

@@ -5,6 +5,7 @@
 
 #include "worker/memory/step_plan.h"
 #include "worker/model/family.h"
+#include "worker/model/recompute.h"
 #include "worker/program/schedules/schedules.h"
 
 namespace trainyard::engine {
@@ -61,6 +62,65 @@ TEST(ActivationTemplateTest, AForwardProgramKeepsNothing) {
   EXPECT_LT(sampling.transient_bytes(), logits) << "those of the last row are not here";
 }
 
+TEST(ActivationTemplateTest, TypesAreThoseOfTheDevice) {
+  const Model model = small_model();
+  constexpr DType kHalf = DType::kBFloat16;
+  const auto kept = [&](const kernels::DeviceFormats& formats) {
+    OpExtent of = extent(true);
+    of.formats = formats;
+    return ActivationTemplate::make(model, {.layer_end = {kLayers}}, 0, of, {}).kept_bytes(0);
+  };
+  const int64_t statistics = bytes_of(2 * 2 + 2);
+  const int64_t residual = 2 * bytes_of(2 * 64) + bytes_of(64);
+  const int64_t all = kept({});
+  EXPECT_EQ(kept({.residual = kHalf}), all - residual / 2);
+  EXPECT_EQ(kept({.compute = kHalf}),
+            residual + 2 * statistics + (all - residual - 2 * statistics) / 2);
+  EXPECT_EQ(kept({.compute = kHalf, .residual = kHalf}),
+            2 * statistics + (all - 2 * statistics) / 2);
+}
+
+/// Works in place; backward reads what it leaves.
+class InPlace final : public Op {
+ public:
+  BackwardUses backward_uses() const override { return {.output_in_backward_input = true}; }
+  bool is_cheap() const override { return true; }
+  void forward(const OpArgs&) const override {}
+};
+
+/// The small model, whose projections to queries, keys and values are turned in place.
+Model turning_model() {
+  enum : int { kQkv = 2, kAttention = 2 };
+  Model model = small_model();
+  for (int block = 1; block + 1 < kLayers; ++block) {
+    Layer& layer = model.layers[static_cast<size_t>(block)];
+    Value turned = layer.values[kQkv];
+    turned.alias_of = kQkv;
+    const auto value = static_cast<int>(layer.values.size());
+    layer.values.push_back(turned);
+    layer.nodes[kAttention].inputs = {value};
+    layer.nodes.insert(layer.nodes.begin() + kAttention,
+                       {std::make_unique<InPlace>(), {kQkv}, {value}, {}});
+  }
+  return model;
+}
+
+TEST(ActivationTemplateTest, AnOpInPlaceTakesNoMemory) {
+  const Model model = turning_model();
+  enum : int { kQkv = 2, kTurned = 11 };
+  for (const auto recompute : {api::Recompute::kNone, api::Recompute::kSelective}) {
+    const auto plain = ActivationTemplate::make(small_model(), {.layer_end = {kLayers}}, 0,
+                                                extent(true), {.recompute = recompute});
+    const auto all = ActivationTemplate::make(model, {.layer_end = {kLayers}}, 0, extent(true),
+                                              {.recompute = recompute});
+    EXPECT_EQ(all.kept_bytes(0), plain.kept_bytes(0));
+    EXPECT_EQ(all.transient_bytes(), plain.transient_bytes());
+    for (const Kind by : {Kind::kForward, Kind::kBackwardInput})
+      EXPECT_EQ(all.value(1, kTurned, by).offset, all.value(1, kQkv, by).offset);
+    EXPECT_EQ(all.gradient(1, kTurned).offset, all.gradient(1, kQkv).offset);
+  }
+}
+
 TEST(ActivationTemplateTest, AStageReceivesItsInputInABufferOfItsOwn) {
   const Model model = small_model();
   const layout::StageMap stages{.layer_end = {2, kLayers}, .per_rank = 2};
@@ -102,6 +162,19 @@ TEST(RecomputeTest, SelectiveRunsNormsAndActivationsAgainFromWhatIsKept) {
   EXPECT_EQ(all.kept_bytes(0), 2 * block + bytes_of(64));
   EXPECT_THAT(all.recomputed(1), ElementsAre(0, 5, 7)) << "two norms and the activation";
   EXPECT_EQ(all.value(1, 2, Kind::kBackwardInput).part, Part::kKept);
+}
+
+TEST(RecomputeTest, AnOpInPlaceRunsAgainWithWhatItWorksOnOrNotAtAll) {
+  const Model model = turning_model();
+  EXPECT_THAT(recomputed_nodes(model.layers[1], api::Recompute::kFull),
+              ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8));
+  EXPECT_THAT(recomputed_nodes(model.layers[1], api::Recompute::kSelective), ElementsAre(0, 6, 8))
+      << "to turn what is kept once more would be wrong";
+  const auto all = ActivationTemplate::make(model, {.layer_end = {kLayers}}, 0, extent(true),
+                                            {.recompute = api::Recompute::kFull});
+  enum : int { kQkv = 2, kTurned = 11 };
+  EXPECT_EQ(all.value(1, kTurned, Kind::kRecompute).offset,
+            all.value(1, kQkv, Kind::kRecompute).offset);
 }
 
 TEST(RecomputeTest, WhatAWeightPassOfItsOwnReadsIsOwedFromRecomputationOn) {

@@ -16,6 +16,7 @@ namespace {
 using testing::Cut;
 using ::testing::HasSubstr;
 using testing::kCuts;
+using testing::kStage0;
 using testing::kStage3;
 using testing::listed;
 using testing::lowering_of;
@@ -108,7 +109,42 @@ TEST(DataParallelProgramTest, CopiesAddUpAUnitOnceTheNextButOneIsDue) {
   EXPECT_THAT(program,
               HasSubstr("W m0 l3, REDUCE u0, B m0 l2, W m0 l2, B m0 l1, W m0 l1, REDUCE u1, "
                         "B m0 l0, W m0 l0, ALL_REDUCE u0, REDUCE u2, ALL_REDUCE u1, "
-                        "ALL_REDUCE u2, REDUCE_CONTROL"));
+                        "ALL_REDUCE u2, ROUND u0, ROUND u1, ROUND u2, REDUCE_CONTROL"));
+}
+
+TEST(DataParallelProgramTest, AUnitIsRoundedOnceTheSumsOfTheNextAreOnTheirWay) {
+  const std::string program =
+      spelled(program_of(lowering_of(kLayers, kSimpleUnits, kStage0), 1, 1));
+  EXPECT_THAT(program,
+              HasSubstr("W m0 l3, ALL_REDUCE u0, B m0 l2, W m0 l2, B m0 l1, W m0 l1, "
+                        "ALL_REDUCE u1, ROUND u0, B m0 l0, W m0 l0, ALL_REDUCE u2, ROUND u1, "
+                        "ROUND u2, REDUCE_CONTROL, OPT u2"));
+}
+
+TEST(ProgramRulesTest, FindsCopiesThatAreNotRoundedOnceTheyAreAddedUp) {
+  const Lowering lowering = lowering_of(kLayers, kSimpleUnits, kStage0);
+  const auto said = [&](const std::function<void(Listed&)>& change) {
+    Listed program = program_of(lowering, 1, 1);
+    change(program);
+    const Status status = check_programs({program, program}, {1, 1}, lowering);
+    return status ? "nothing" : status.error().message;
+  };
+  const auto at = [](const Listed& p, InstructionKind kind, int unit) {
+    return p.begin() + static_cast<std::ptrdiff_t>(index_of(p, kind, unit));
+  };
+  EXPECT_EQ(said([](Listed&) {}), "nothing");
+  EXPECT_THAT(said([&](Listed& p) { p.erase(at(p, InstructionKind::kRound, 2)); }),
+              HasSubstr("(REDUCE_CONTROL): before every unit is reduced and rounded"));
+  EXPECT_THAT(said([&](Listed& p) {
+                const Instruction round = *at(p, InstructionKind::kRound, 1);
+                p.insert(at(p, InstructionKind::kAllReduce, 1), round);
+              }),
+              HasSubstr("(ROUND u1): its copies are not added up"));
+  EXPECT_THAT(said([&](Listed& p) {
+                const Instruction round = *at(p, InstructionKind::kRound, 1);
+                p.insert(at(p, InstructionKind::kReduceControl, -1), round);
+              }),
+              HasSubstr("(ROUND u1): runs twice"));
 }
 
 TEST(ProgramRulesTest, FindsACollectiveOutOfOrder) {
@@ -355,11 +391,26 @@ TEST(LowerTest, AStageHasItsUnitsAndAddsUpATableWithTheOtherOneThatUsesIt) {
     return spelled(program);
   };
   EXPECT_EQ(program_at(0),
-            "REDUCE u1, REDUCE u2, ALL_REDUCE u2, REDUCE_CONTROL, OPT u2, GATHER u2, "
+            "REDUCE u1, REDUCE u2, ALL_REDUCE u2, ROUND u2, REDUCE_CONTROL, OPT u2, GATHER u2, "
             "OPT u1, GATHER u1");
   EXPECT_EQ(program_at(1),
-            "REDUCE u0, REDUCE u2, ALL_REDUCE u2, REDUCE_CONTROL, OPT u2, GATHER u2, "
+            "REDUCE u0, REDUCE u2, ALL_REDUCE u2, ROUND u2, REDUCE_CONTROL, OPT u2, GATHER u2, "
             "OPT u0, GATHER u0");
+}
+
+TEST(LowerTest, ATableOfTwoStagesIsRoundedLastOfAll) {
+  using Kind = InstructionKind;
+  Lowering lowering = lowering_of({2, 4},
+                                  {{.layers = {2}, .stages = {1}},
+                                   {.layers = {1}, .stages = {0}},
+                                   {.layers = {0, 3}, .stages = {0, 1}}},
+                                  {"pipeline", {.pp = 2, .dp = 2}, 0});
+  lowering.at.pp = 1;
+  const Listed program = listed(
+      lower({{Kind::kForward, 0, 1}, {Kind::kBackwardInput, 0, 1}, {Kind::kBackwardWeight, 0, 1}},
+            lowering));
+  // The first stage adds to it once it has the gradient that this one sends after its last B.
+  EXPECT_THAT(spelled(program), HasSubstr("ALL_REDUCE u0, ROUND u0, ROUND u2, REDUCE_CONTROL"));
 }
 
 TEST(LowerTest, WhatIsComputedAgainComesBeforeItsBackwardOnceItsWeightsAreGathered) {

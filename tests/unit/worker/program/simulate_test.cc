@@ -62,18 +62,21 @@ RankProgram unrolled(const RankProgram& rank) {
   return flat;
 }
 
-/// Which collective an instruction waits for: of which kinds and which unit (-1: all).
+/// Which collective an instruction waits for: of which kinds and which unit (-1: all), beside those
+/// of no unit.
 std::pair<std::vector<Kind>, int> awaited(const Instruction& i) {
   switch (i.kind) {
     case Kind::kAccumulate:
     case Kind::kAllReduce:
       return {{Kind::kReduce}, i.unit};
+    case Kind::kRound:
+      return {{Kind::kAllReduce}, i.unit};
     case Kind::kReduceControl:
       return {{Kind::kReduce, Kind::kAllReduce}, -1};
     case Kind::kFree:
       return {{Kind::kGather}, i.unit};
     case Kind::kOptimize:
-      return {{Kind::kReduceControl}, -1};
+      return {{Kind::kReduceControl, Kind::kRound}, i.unit};
     default:
       return {};
   }
@@ -101,7 +104,8 @@ std::vector<size_t> standing(const std::vector<RankProgram>& ranks, const Loweri
     const auto [kinds, of_unit] = awaited(i);
     for (const Kind kind : kinds) {
       for (int unit = -1; unit < lowering.layout->units(); ++unit) {
-        if ((of_unit < 0 || unit == of_unit) && !complete(rank, {kind, unit})) return false;
+        if ((of_unit < 0 || unit < 0 || unit == of_unit) && !complete(rank, {kind, unit}))
+          return false;
       }
     }
     return true;
@@ -267,10 +271,11 @@ TEST(SimulateTest, BothStagesThatShareATableAddItUp) {
   EXPECT_THAT(said_after(ranks, lowering,
                          [](auto& program) {
                            std::erase_if(program, [](const Instruction& i) {
-                             return i.kind == Kind::kAllReduce;
+                             return i.kind == Kind::kAllReduce || i.kind == Kind::kRound;
                            });
                          }),
-              HasSubstr("rank 2, instruction 9 (REDUCE_CONTROL): before every unit is reduced"));
+              HasSubstr("rank 2, instruction 9 (REDUCE_CONTROL): before every unit is reduced "
+                        "and rounded"));
 }
 
 TEST(SimulateTest, GathersAloneAreAProgram) {

@@ -15,6 +15,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
@@ -25,6 +26,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/api/decode.h"
+#include "common/base/unique_fd.h"
 #include "tests/comm/worker/comm/world.h"
 #include "tests/support/extent.h"
 #include "tests/support/hanging_files.h"
@@ -37,6 +39,7 @@ namespace trainyard::engine {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr int64_t kBytes = 257;
 constexpr int64_t kSteps = 6;
@@ -77,6 +80,10 @@ struct Life {
   bool validates = true;
   int64_t steps = kSteps;
   double learning_rate = 0;  ///< 0: that of tiny_engine
+  int64_t patience = 0;      ///< of early stopping; then every second step is evaluated
+  /// Of a rank alone on its node; not negative: states are kept there at every step, and copied.
+  int memory_fd = -1;
+  Status meets_across = {};  ///< an error: the rank has broken off the group across nodes
 };
 
 class TrainLoopTest : public ::testing::Test {
@@ -130,6 +137,21 @@ class TrainLoopTest : public ::testing::Test {
     if (!life.validates) context.spec.data.validation.clear();
     context.spec.steps = life.steps;
     if (life.learning_rate > 0) context.spec.optimizer.learning_rate = life.learning_rate;
+    if (life.memory_fd >= 0) {
+      context.memory_fd = life.memory_fd;
+      context.checkpoint_policy.memory_every_steps = 1;
+      context.checkpoint_policy.memory_replicas = 1;
+    }
+    if (!life.meets_across) {
+      TRAINYARD_ASSIGN(comm::Communicator * across, groups.across_nodes(1));
+      across->abort(life.meets_across.error());
+    }
+    if (life.patience > 0) {
+      context.spec.evaluation.early_stop_patience = life.patience;
+      context.spec.evaluation.every_steps = 2;
+      context.spec.learning_rate_schedule.name = api::ScheduleName::kConstant;
+      context.checkpoint_policy.keep_last = 1;
+    }
     return engine::train(context);
   }
   /// A run of two ranks, `life_of` each.
@@ -164,8 +186,89 @@ class TrainLoopTest : public ::testing::Test {
     EXPECT_EQ(resumed.result.validation_loss, undisturbed.result.validation_loss);
   }
 
+  std::string exported(const std::string& folder) const {
+    std::ifstream file(folder_.path() / folder / "model.safetensors", std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  }
+
   const testing_support::TemporaryDirectory folder_;
 };
+
+/// What the training data teaches is wrong of the held-out data: the validation loss soon rises.
+const Life kOverfits{.steps = 200, .learning_rate = 1e-2, .patience = 3};
+
+TEST_F(TrainLoopTest, WhereTheValidationLossRisesTheRunEndsAndTheBestModelStays) {
+  Life life = kOverfits;
+  life.export_to = folder_.path() / "best";
+  const TrainOutcome outcome = train(life);
+  ASSERT_TRUE(outcome.complete);
+  ASSERT_TRUE(outcome.result.stopped_early);
+  ASSERT_TRUE(outcome.result.best);
+  const contract::BestModel& best = *outcome.result.best;
+  EXPECT_EQ(outcome.result.step, best.step + 2 * life.patience);
+  EXPECT_LT(best.validation_loss, outcome.result.validation_loss);
+  ASSERT_NE(best.checkpoint, "");
+  EXPECT_TRUE(std::filesystem::exists(folder_.path() / "checkpoints" / best.checkpoint))
+      << "though no checkpoint but the last is kept";
+  // The export is of the model that a run to that step ends with.
+  const TrainOutcome to_best = train({.root = "to-best",
+                                      .export_to = folder_.path() / "to-best-hf",
+                                      .steps = best.step,
+                                      .learning_rate = life.learning_rate,
+                                      .patience = 1000});
+  EXPECT_FALSE(to_best.result.stopped_early);
+  EXPECT_EQ(to_best.result.validation_loss, best.validation_loss);
+  EXPECT_GT(exported("best").size(), 1000U);
+  EXPECT_TRUE(exported("best") == exported("to-best-hf"));
+}
+
+TEST_F(TrainLoopTest, RestartsDoNotChangeWhenARunStopsEarly) {
+  Life undisturbed_life = kOverfits;
+  undisturbed_life.root = "undisturbed";
+  const TrainOutcome undisturbed = train(undisturbed_life);
+  ASSERT_TRUE(undisturbed.result.best);
+  // Stopped in an evaluation, which does not count then, and between two.
+  for (const int64_t step : {undisturbed.result.best->step, undisturbed.result.best->step + 3}) {
+    const std::string root = "stopped-" + std::to_string(step);
+    AskAfter stop(trace::Activity::kForward, step);
+    Life first = kOverfits;
+    first.root = root;
+    first.stop_asked = stop.stop_asked();
+    first.spans = &stop;
+    EXPECT_FALSE(train(first).complete);
+    std::vector<TrainOutcome> resumed = train_two([&](int) {
+      Life life = kOverfits;
+      life.root = root;
+      life.generation = 2;
+      life.parent = 1;
+      return life;
+    });
+    for (const TrainOutcome& outcome : resumed) {
+      EXPECT_TRUE(outcome.complete);
+      EXPECT_EQ(outcome.result.step, undisturbed.result.step) << root;
+      EXPECT_EQ(outcome.result.state_hash, undisturbed.result.state_hash);
+      ASSERT_TRUE(outcome.result.best);
+      EXPECT_EQ(outcome.result.best->step, undisturbed.result.best->step);
+      EXPECT_EQ(outcome.result.best->validation_loss, undisturbed.result.best->validation_loss);
+    }
+  }
+}
+
+TEST_F(TrainLoopTest, ARunThatHasStoppedEarlyGoesOnOnlyWithMorePatience) {
+  const TrainOutcome first = train(kOverfits);
+  ASSERT_TRUE(first.result.stopped_early);
+  Life again = kOverfits;
+  again.generation = 2;
+  again.parent = 1;
+  const TrainOutcome second = train(again);
+  EXPECT_TRUE(second.complete);
+  EXPECT_EQ(second.result.step, first.result.step);
+  EXPECT_EQ(second.result.state_hash, first.result.state_hash);
+  again.generation = 3;
+  again.parent = 2;
+  again.patience = kOverfits.patience + 1;
+  EXPECT_GT(train(again).result.step, first.result.step);
+}
 
 TEST_F(TrainLoopTest, BeforeTheFirstStepNothingIsTrained) {
   const TrainOutcome outcome = train({.stop_asked = [] { return true; }});
@@ -359,19 +462,46 @@ TEST_F(TrainLoopTest, OneRankThatIsAskedStopsAll) {
   }
 }
 
+TEST_F(TrainLoopTest, AFetchThatIsBrokenOffEndsTheGenerationWithoutAskingTheOthers) {
+  const std::array<UniqueFd, 2> memory = {UniqueFd(::memfd_create("0", MFD_CLOEXEC)),
+                                          UniqueFd(::memfd_create("1", MFD_CLOEXEC))};
+  const Error killed{ErrorCode::kAborted, "killed in step 3"};
+  const Error stopped{ErrorCode::kAborted, "asked to stop"};
+  for (const int64_t generation : {1, 2}) {
+    comm::testing::run_world(comm::TransportKind::kTcp, 2, [&](comm::Communicator& world) {
+      const int rank = world.rank();
+      Life life{.generation = generation, .memory_fd = memory[static_cast<size_t>(rank)].get()};
+      if (generation == 1) {
+        life.stop_asked = [&world, &killed, turns = 0]() mutable {
+          if (++turns == 4) world.abort(killed);
+          return false;
+        };
+      } else {
+        life.parent = 1;
+        life.meets_across = stopped;
+      }
+      const auto outcome = train(life, world);
+      ASSERT_FALSE(outcome);
+      if (generation == 1) return;
+      EXPECT_EQ(outcome.error().code, ErrorCode::kAborted);
+      if (rank == 0) {
+        EXPECT_THAT(outcome.error().message, HasSubstr("asked to stop"));
+      }
+      // Rank 0, which gathers what all ranks say, would name the rank.
+      EXPECT_THAT(outcome.error().message, Not(HasSubstr("rank 0: asked to stop")));
+    });
+  }
+}
+
 TEST_F(TrainLoopTest, RanksThatOwnPartsExportWhatALoneRankExports) {
-  const auto content = [&](const char* folder) {
-    std::ifstream file(folder_.path() / folder / "model.safetensors", std::ios::binary);
-    return std::string(std::istreambuf_iterator<char>(file), {});
-  };
   EXPECT_TRUE(train({.root = "lone", .export_to = folder_.path() / "by-one"}).complete);
   const auto outcomes =
       train_two([&](int) { return Life{.export_to = folder_.path() / "by-two"}; });
   for (const TrainOutcome& outcome : outcomes)
     EXPECT_TRUE(outcome.complete);
-  const std::string by_one = content("by-one");
+  const std::string by_one = exported("by-one");
   EXPECT_GT(by_one.size(), 1000U);
-  EXPECT_TRUE(by_one == content("by-two"));
+  EXPECT_TRUE(by_one == exported("by-two"));
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "kernels/cpu/cpu_limits.h"
 #include "tests/unit/worker/checkpoint/job_directory.h"
 #include "worker/device/cpu_device.h"
+#include "worker/hf/export_checkpoint.h"
 #include "worker/job/engine_state.h"
 #include "worker/matrix/world.h"
 #include "worker/sample/generator.h"
@@ -41,7 +42,7 @@ class TrainedModelTest : public ::testing::Test {
         {.spec = *complete, .device = devices_.back().get(), .groups = groups_.back().get()});
     EXPECT_TRUE(engine) << engine.error().message;
     if (!engine) return nullptr;
-    (*engine)->initialize();
+    EXPECT_TRUE((*engine)->initialize());
     return *std::move(engine);
   }
 
@@ -118,6 +119,23 @@ TEST_F(TrainedModelTest, TheRunsBatchesMayBeLargerThanOneProcessTakes) {
   const auto theirs = trained->next_logits(prompt);
   ASSERT_TRUE(ours && theirs);
   EXPECT_TRUE(std::equal(ours->begin(), ours->end(), theirs->begin(), theirs->end()));
+}
+
+TEST_F(TrainedModelTest, AFolderIsTheModelThatItsCheckpointIs) {
+  const auto trained = make();
+  ASSERT_NE(trained, nullptr);
+  save(*trained);
+  const auto reader = checkpoint::open_newest_good(files_, job_.root(), std::nullopt,
+                                                   checkpoint::Verify::kAll, nullptr);
+  ASSERT_TRUE(reader) << reader.error().message;
+  const auto folder = job_.root() / "folder";
+  const auto exported = hf::export_checkpoint(**reader, folder);
+  ASSERT_TRUE(exported) << exported.error().message;
+  const auto opened = hf::load_model(folder);
+  ASSERT_TRUE(opened) << opened.error().message;
+  const auto loaded = TrainedModel::load(**opened, spec_.data.sequence_length, 1);
+  ASSERT_TRUE(loaded) << loaded.error().message;
+  EXPECT_EQ(text_of((*loaded)->engine(), 40), text_of(*trained, 40));
 }
 
 TEST_F(TrainedModelTest, PositionsThatWereNeverTrainedAreNotLookedAt) {

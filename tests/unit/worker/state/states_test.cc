@@ -90,9 +90,9 @@ TEST(UnitsTest, EndWhereAStageEnds) {
 
 /// One rank's weights and states, each element of which has a number of its own.
 struct Rank {
-  Rank(const layout::Layout& layout, const layout::Coordinate& at)
+  Rank(const layout::Layout& layout, const layout::Coordinate& at, DType sums = DType::kInt64)
       : weights(*Weights::create(layout, at, *device)),
-        states(*States::create(layout, at, *weights, device->memory())) {}
+        states(*States::create(layout, at, *weights, device->memory(), Purpose::kTrain, sums)) {}
   std::unique_ptr<Device> device = *make_cpu_device();
   std::unique_ptr<Weights> weights;
   std::unique_ptr<States> states;
@@ -161,13 +161,76 @@ TEST(StatesTest, WhatIsCutIsThereWhileItIsLent) {
   rank.weights->lend(unit, {});
   EXPECT_DEATH(rank.weights->unit(unit), "") << "freed";
 
-  std::vector<int64_t> sums(static_cast<size_t>(layout.elements(unit)));
+  std::vector<std::byte> sums(static_cast<size_t>(8 * layout.elements(unit)));
   EXPECT_DEATH(rank.states->sums(unit), "");
   rank.states->lend(unit, sums.data());
-  EXPECT_EQ(rank.states->sums(unit).data(), sums.data());
+  EXPECT_EQ(rank.states->sums(unit).data, sums.data());
+  EXPECT_EQ(rank.states->sums(unit).bytes().size(), sums.size());
   rank.states->lend(unit, nullptr);
   EXPECT_DEATH(rank.states->sums(unit), "");
-  EXPECT_EQ(std::ssize(rank.states->owned_sums(unit)), layout.shard(unit, {.fsdp = 1}).size());
+  EXPECT_EQ(rank.states->owned_sums(unit).size, layout.shard(unit, {.fsdp = 1}).size());
+}
+
+TEST(StatesTest, WhatCopiesRoundLiesApartFromTheSumsOfItsOwnShare) {
+  const Model model = small_model();
+  for (const int dp : {1, 2, 3, 5}) {
+    for (const int pp : {1, 2}) {
+      if (dp == 1 && pp == 1) continue;
+      const layout::Layout layout = layout_of(
+          model, DType::kBFloat16, {.pp = pp, .dp = dp, .fsdp = 2}, 1,
+          pp == 1 ? layout::StageMap{.layer_end = {5}} : layout::StageMap{.layer_end = {3, 5}});
+      for (int rank = 0; rank < pp * dp * 2; ++rank) {
+        const layout::Coordinate at = layout::coordinate_of({.pp = pp, .dp = dp, .fsdp = 2}, rank);
+        Rank owner(layout, at);
+        for (int unit = 0; unit < layout.units(); ++unit) {
+          if (!layout.holds(unit, at) || !layout.has_copies(unit, at)) continue;
+          const std::span<std::byte> sums = owner.states->owned_sums(unit).bytes();
+          const auto rounded = owner.states->rounded(unit);
+          const auto bytes = std::as_bytes(rounded);
+          EXPECT_TRUE(bytes.data() >= sums.data() &&
+                      bytes.data() + bytes.size() <= sums.data() + sums.size());
+          const int64_t first = layout.shard(unit, at).begin;
+          const layout::Range share = layout.rounded_part(unit, at);
+          const std::byte* const floats = bytes.data() + 4 * (share.begin - first);
+          const std::byte* const exact = sums.data() + 8 * (share.begin - first);
+          EXPECT_TRUE(floats + 4 * share.size() <= exact || exact + 8 * share.size() <= floats)
+              << "unit " << unit << " of rank " << rank << " of " << dp << " x " << pp;
+          for (const int param : layout.unit(unit).tensors) {
+            const auto of_param = owner.states->rounded_of(param);
+            EXPECT_EQ(std::ssize(of_param), layout.owned(param, at).size());
+            if (of_param.empty()) continue;
+            EXPECT_EQ(of_param.data() - rounded.data(), (owner.states->owned_sums_of(param).data -
+                                                         owner.states->owned_sums(unit).data) /
+                                                            8);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(StatesTest, Fp32SumsTakeHalfTheMemoryAndAreNotRounded) {
+  const Model model = small_model();
+  for (const int stage : {1, 2}) {
+    const layout::Layout layout =
+        layout_of(model, DType::kBFloat16, {.dp = 2, .fsdp = 2}, stage, {.layer_end = {5}});
+    const layout::Coordinate at = {.dp = stage - 1, .fsdp = 1};
+    Rank exact(layout, at);
+    Rank fp32(layout, at, DType::kFloat32);
+    EXPECT_EQ(2 * fp32.states->sum_bytes(), exact.states->sum_bytes());
+    EXPECT_EQ(fp32.states->moment_bytes(), exact.states->moment_bytes());
+    for (int unit = 0; unit < layout.units(); ++unit) {
+      const SumSpan sums = fp32.states->owned_sums(unit);
+      EXPECT_EQ(sums.type, DType::kFloat32);
+      EXPECT_EQ(std::ssize(sums.bytes()), 4 * layout.shard(unit, at).size());
+      EXPECT_EQ(std::as_bytes(fp32.states->rounded(unit)).data(), sums.data);
+      for (const int param : layout.unit(unit).tensors) {
+        const kernels::GradientSum of_param = fp32.states->owned_sums_of(param).from(0);
+        EXPECT_EQ(of_param.exact, nullptr);
+        EXPECT_EQ(of_param.sum, fp32.states->rounded_of(param).data());
+      }
+    }
+  }
 }
 
 TEST(StatesTest, ARankHasMemoryForTheUnitsOfItsStageAlone) {

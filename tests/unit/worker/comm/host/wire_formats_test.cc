@@ -37,7 +37,7 @@ TEST(MessageTest, BytesAreThoseOfTheFormatDocument) {
   std::vector<int> bytes;
   for (const std::byte byte : wire)
     bytes.push_back(static_cast<int>(byte));
-  EXPECT_EQ(bytes, (std::vector<int>{'T', 'Y', 'D', 'M', 1, 0, 2, 9, 2,  0, 6, 0, 7, 0, 0, 0,  //
+  EXPECT_EQ(bytes, (std::vector<int>{'T', 'Y', 'D', 'M', 2, 0, 2, 9, 2,  0, 6, 0, 7, 0, 0, 0,  //
                                      4,   0,   0,   0,   0, 0, 0, 0, 5,  0, 0, 0, 0, 0, 0, 0,  //
                                      11,  0,   0,   0,   0, 0, 0, 0, 22, 0, 0, 0, 0, 0, 0, 0,  //
                                      33,  0,   0,   0,   0, 0, 0, 0, 8,  0, 0, 0, 0, 0, 0, 0}));
@@ -54,7 +54,7 @@ TEST(MessageTest, EveryDamagedFieldIsNamed) {
     size_t at;
     uint8_t value;
     const char* words;
-  } cases[] = {{0, 'X', "magic"},       {4, 2, "version is 2, wanted 1"},
+  } cases[] = {{0, 'X', "magic"},       {4, 1, "version is 1, wanted 2"},
                {6, 0, "operation 0"},   {6, 11, "operation 11"},
                {7, 10, "dtype 10"},     {8, 5, "reduce op 5"},
                {9, 1, "reserved"},      {47, 0x80, "count"},
@@ -226,7 +226,7 @@ TEST(ControlFrameTest, DamageIsALostPeerAndAnotherVersionAConflict) {
   wire = encode(ControlFrame{});
   wire[4] = std::byte{9};
   EXPECT_EQ(decode_control(wire).error().code, ErrorCode::kConflict);
-  EXPECT_THAT(decode_control(wire).error().message, HasSubstr("version is 9, wanted 1"));
+  EXPECT_THAT(decode_control(wire).error().message, HasSubstr("version is 9, wanted 2"));
 }
 
 TEST(ControlFrameTest, LongTextsAndListsAreCutToTheLimit) {

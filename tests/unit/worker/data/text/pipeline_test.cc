@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <memory>
 #include <span>
 #include <string>
@@ -13,6 +14,7 @@
 #include "worker/data/text/bpe_vocabulary.h"
 #include "worker/data/text/byte_level_bpe.h"
 #include "worker/data/text/nfc.h"
+#include "worker/data/text/prompt.h"
 #include "worker/data/text/unicode.h"
 #include "worker/data/text/utf8.h"
 
@@ -195,6 +197,25 @@ TEST_F(PipelineTest, ATextNeverHasSpecialTokens) {
     EXPECT_GT(ids.size(), 1U) << special;
     EXPECT_EQ(tokenizer->decode(ids).value(), special);
   }
+}
+
+TEST_F(PipelineTest, ATemplatesBeginStandsBeforeAPromptOnceAndItsEndNotAtAll) {
+  json change;
+  for (const json& one : fixture_["cases"]) {
+    if (one["name"] == "template around") change = one["change"];
+  }
+  const auto tokenizer = open(described(change));
+  ASSERT_EQ(tokenizer->before_record().size(), 1U);
+  ASSERT_FALSE(tokenizer->after_record().empty());
+  const int32_t begin = tokenizer->before_record()[0];
+  for (const char* text : {"the", "<s>the", ""}) {  // one that spells it out does not have it twice
+    std::vector<int32_t> wanted = {begin};
+    ASSERT_TRUE(tokenizer->encode(text, wanted));
+    EXPECT_EQ(prompt_tokens(*tokenizer, text).value(), wanted) << text;
+    EXPECT_EQ(std::ranges::count(wanted, begin), 1) << text;
+  }
+  const auto plain = open(described({}));
+  EXPECT_EQ(prompt_tokens(*plain, "the").value(), plain->encode("the"));
 }
 
 TEST_F(PipelineTest, RefusesAnExpressionByTheConstructThatItDoesNotTranslate) {

@@ -33,6 +33,8 @@ class DropoutMaskTest : public ::testing::Test {
 
   OpArgs args() { return {.kernels = kernels_.get(), .batch = &batch_, .numerics = &numerics_}; }
 
+  static TensorView view(std::vector<float>& values) { return {{values.data()}, kTokens, kWidth}; }
+
   static void expect_a_mask(const std::vector<float>& mask) {
     const auto dropped = std::count(mask.begin(), mask.end(), 0.0F);
     EXPECT_GT(dropped, 0);
@@ -58,10 +60,10 @@ TEST_F(DropoutMaskTest, ABranchGetsItsGradientThroughTheMaskOfItsForward) {
   std::vector<float> residual(ones.size(), 0.0F);
   std::vector<float> forward(ones.size(), -1.0F);
   std::vector<float> backward(ones.size(), -1.0F);
-  void* const in[] = {ones.data(), residual.data()};
-  void* const out[] = {forward.data()};
-  void* const d_in[] = {backward.data()};
-  const void* const d_out[] = {ones.data()};
+  const TensorView in[] = {view(ones), view(residual)};
+  const TensorView out[] = {view(forward)};
+  const TensorView d_in[] = {view(backward)};
+  const TensorView d_out[] = {view(ones)};
   OpArgs a = args();
   a.in = in;
   a.out = out;
@@ -74,17 +76,17 @@ TEST_F(DropoutMaskTest, ABranchGetsItsGradientThroughTheMaskOfItsForward) {
 }
 
 TEST_F(DropoutMaskTest, TheEmbeddingGetsItsGradientThroughTheMaskOfItsForward) {
-  const Embedding op(kWidth, kRate, kOp);
+  const Embedding op(kWidth, kRate, kOp, kTokens);
   std::vector<float> wte(kWidth * kTokens, 1.0F);  // each token occurs once
   std::vector<float> wpe(wte.size(), 0.0F);
   std::vector<float> forward(wte.size(), -1.0F);
-  const std::vector<float> ones(wte.size(), 1.0F);
+  std::vector<float> ones(wte.size(), 1.0F);
   std::vector<int64_t> d_wte(wte.size(), 0);
   std::vector<int64_t> d_wpe(wte.size(), 0);
-  const ParamView params[] = {{.data = wte.data(), .gradient = d_wte.data()},
-                              {.data = wpe.data(), .gradient = d_wpe.data()}};
-  void* const out[] = {forward.data()};
-  const void* const d_out[] = {ones.data()};
+  const ParamView params[] = {{.value = wte.data(), .gradient = {.sums = d_wte.data()}},
+                              {.value = wpe.data(), .gradient = {.sums = d_wpe.data()}}};
+  const TensorView out[] = {view(forward)};
+  const TensorView d_out[] = {view(ones)};
   std::vector<std::byte> scratch(static_cast<size_t>(
       op.scratch_bytes({.rows = kTokens, .tokens_per_sample = kTokens}, OpPass::kBackwardWeight)));
   OpArgs a = args();
@@ -108,8 +110,8 @@ TEST_F(DropoutMaskTest, NothingIsDroppedWhileNotTraining) {
   std::vector<float> ones(kWidth * kTokens, 1.0F);
   std::vector<float> residual(ones.size(), 2.0F);
   std::vector<float> forward(ones.size(), -1.0F);
-  void* const in[] = {ones.data(), residual.data()};
-  void* const out[] = {forward.data()};
+  const TensorView in[] = {view(ones), view(residual)};
+  const TensorView out[] = {view(forward)};
   OpArgs a = args();
   a.in = in;
   a.out = out;

@@ -1,0 +1,34 @@
+#include "worker/device/device_choice.h"
+
+#include "worker/device/cpu_device.h"
+#include "worker/device/cuda_plan.h"
+
+namespace trainyard::engine {
+
+DeviceLimits limits_of(api::DeviceKind kind) {
+  return kind == api::DeviceKind::kCuda ? cuda_limits() : cpu_limits();
+}
+
+kernels::DeviceFormats formats_of(api::DeviceKind kind, DType compute, DType sums) {
+  return kind == api::DeviceKind::kCuda ? cuda_formats(compute, sums) : cpu_formats(compute);
+}
+
+Result<api::DeviceKind> resolve_device(api::DeviceKind wanted, int local_rank,
+                                       const CudaSupport* cuda) {
+  if (wanted == api::DeviceKind::kCpu) return wanted;
+  if (wanted == api::DeviceKind::kAuto) {
+    const bool has_gpu = cuda != nullptr && cuda->find(local_rank);
+    return has_gpu ? api::DeviceKind::kCuda : api::DeviceKind::kCpu;
+  }
+  if (cuda == nullptr) {
+    return Error{
+        ErrorCode::kInvalidConfig,
+        "engine.device: found Cuda, wanted Cpu or Auto: this trainyard-worker was built "
+        "without CUDA; let TRAINYARD_WORKER name trainyard-worker-cuda, which is built where CMake "
+        "finds nvcc (TRAINYARD_CUDA=ON)"};
+  }
+  TRAINYARD_TRY(cuda->find(local_rank));
+  return wanted;
+}
+
+}  // namespace trainyard::engine

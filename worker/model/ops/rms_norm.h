@@ -1,0 +1,30 @@
+#pragma once
+
+#include "worker/model/ops/op.h"
+
+namespace trainyard::engine {
+
+/// RMSNorm over the last axis. params: weight [width].
+/// in: x [rows, width] residual stream; out: compute type; saved: rstd [rows].
+/// d_out: any type; d_in: += (the residual stream's gradient).
+class RmsNorm final : public Op {
+ public:
+  RmsNorm(int64_t width, float epsilon) : width_(width), epsilon_(epsilon) {}
+  BackwardUses backward_uses() const override {
+    return {.input_in_backward_input = true, .input_in_backward_weight = true};
+  }
+  size_t saved_count() const override { return 1; }
+  std::vector<int64_t> saved_bytes(const OpExtent& extent) const override {
+    return {extent.rows * size_of(DType::kFloat32)};
+  }
+  bool is_cheap() const override { return true; }
+  void forward(const OpArgs&) const override;
+  void backward_input(const OpArgs&) const override;
+  void backward_weight(const OpArgs&) const override;
+
+ private:
+  int64_t width_;
+  float epsilon_;
+};
+
+}  // namespace trainyard::engine

@@ -1,0 +1,65 @@
+#include "worker/rank/rank_device.h"
+
+#include <array>
+#include <cstdlib>
+#include <string>
+
+#include "worker/device/cpu_device.h"
+#include "worker/device/device_choice.h"
+#include "worker/engine/limits.h"
+
+namespace trainyard::engine {
+namespace {
+
+std::string capability_text(int64_t capability) {
+  return std::to_string(capability / 10) + "." + std::to_string(capability % 10);
+}
+
+}  // namespace
+
+Result<api::DeviceKind> agree_on_device(api::DeviceKind wanted, int local_rank,
+                                        const CudaSupport* cuda, comm::Communicator& world) {
+  TRAINYARD_ASSIGN(const api::DeviceKind kind, resolve_device(wanted, local_rank, cuda));
+  if (world.size() == 1 || wanted == api::DeviceKind::kCpu) return kind;
+  int64_t capability = 0;  // none
+  if (kind == api::DeviceKind::kCuda) {
+    TRAINYARD_ASSIGN(const CudaFacts facts, cuda->find(local_rank));
+    capability = 10 * int64_t{facts.capability_major} + facts.capability_minor;
+  }
+  std::array<int64_t, 2> lowest = {capability, -capability};
+  TRAINYARD_TRY(world
+                    .all_reduce(std::as_writable_bytes(std::span(lowest)), DType::kInt64,
+                                comm::ReduceOp::kMin)
+                    ->wait());
+  const int64_t highest = -lowest[1];
+  if (lowest[0] == highest) return kind;
+  if (wanted == api::DeviceKind::kAuto && lowest[0] == 0) return api::DeviceKind::kCpu;
+  return Error{ErrorCode::kInvalidConfig,
+               "engine.device: found ranks on GPUs of compute capability " +
+                   capability_text(lowest[0]) + " and " + capability_text(highest) +
+                   ", wanted one kind of GPU: their sums may differ; let a node selector choose "
+                   "one, or use engine.device: Cpu"};
+}
+
+Result<std::unique_ptr<Device>> make_rank_device(
+    const api::EngineSpec& spec, int local_rank, int threads, const CudaSupport* cuda,
+    const std::function<void(const std::string& line)>& log) {
+  if (spec.device != api::DeviceKind::kCuda)
+    return make_cpu_device({.isa = kernel_isa(spec.runtime.isa), .threads = threads});
+  TRAINYARD_ASSIGN(const KernelShapes shapes, kernel_shapes(spec));
+  const bool blocks =
+      std::getenv("CUDA_LAUNCH_BLOCKING") != nullptr;  // NOLINT(concurrency-mt-unsafe)
+  return cuda->make({.index = local_rank,
+                     .host_threads = threads,
+                     .shapes = shapes,
+                     .graphs = !blocks,
+                     .log = log});
+}
+
+std::string why_no_graphs(const Device& gpu, int ranks) {
+  if (ranks > 1) return "ranks exchange within a step";
+  if (!gpu.repeats_parts()) return "CUDA_LAUNCH_BLOCKING is set";
+  return std::string(gpu.why_parts_are_plain());
+}
+
+}  // namespace trainyard::engine
