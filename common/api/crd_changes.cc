@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <string_view>
 
 #include "common/api/crd_rules.h"
@@ -92,20 +93,48 @@ std::string same(const std::string& parent, const FieldNames::Name& field) {
   return "has(" + now + ") == has(" + before + ") && (!has(" + now + ") || " + equal + ")";
 }
 
-/// Of jobs that were applied when numerics.grainTokens had another default, which the server has
-/// written into them: the manifest of such a job, applied again, does not change it.
-std::string same_numerics() {
-  const std::string parent = ".spec.engine.numerics";
+/// What a field without a default of the server says: `unset` where it is left out.
+std::string value_of(const std::string& field, const std::string& unset) {
+  return "(has(" + field + ") ? " + field + " : " + unset + ")";
+}
+
+/// The struct's fields are what they were; `same_field` may have a rule of its own for one.
+template <class T>
+std::string same_parts(const std::string& parent,
+                       const std::function<std::string(const std::string& name)>& same_field) {
   std::string all;
-  for (const FieldNames::Name& field : FieldNames::of<NumericsSpec>()) {
-    std::string holds = same(parent, field);
-    if (field.name == "grainTokens") {
-      holds += " || (self" + parent + ".grainTokens == 0 && oldSelf" + parent +
-               ".grainTokens == " + std::to_string(kEarlierGrainTokens) + ")";
-    }
+  for (const FieldNames::Name& field : FieldNames::of<T>()) {
+    std::string holds = same_field(field.name);
+    if (holds.empty()) holds = same(parent, field);
     all += (all.empty() ? "(" : " && (") + holds + ")";
   }
   return all;
+}
+
+/// An earlier server wrote its default of grainTokens into jobs: the manifest of such a job,
+/// applied again, does not change it.
+std::string same_numerics() {
+  const std::string parent = ".spec.engine.numerics";
+  return same_parts<NumericsSpec>(parent, [&](const std::string& name) -> std::string {
+    if (name != "grainTokens" && name != "keyBlock") return "";
+    const std::string now = value_of("self" + parent + "." + name, "0");
+    const std::string before = value_of("oldSelf" + parent + "." + name, "0");
+    const std::string equal = now + " == " + before;
+    if (name == "keyBlock") return equal;
+    return equal + " || (" + now + " == 0 && " + before +
+           " == " + std::to_string(kEarlierGrainTokens) + ")";
+  });
+}
+
+/// contextMode, whose default an earlier server wrote, says nothing where no context ranks are.
+std::string same_parallelism() {
+  const std::string parent = ".spec.engine.parallelism";
+  return same_parts<ParallelismSpec>(parent, [&](const std::string& name) -> std::string {
+    if (name != "contextMode") return "";
+    return "self" + parent + ".context == 1 || " +
+           value_of("self" + parent + ".contextMode", "'Ulysses'") +
+           " == " + value_of("oldSelf" + parent + ".contextMode", "'Ulysses'");
+  });
 }
 
 /// True for a job that never had a pod. Ends with "||".
@@ -169,9 +198,11 @@ void add_engine_changes(std::vector<CelRule>& rules) {
   for (const FieldNames::Name& field : FieldNames::of<EngineSpec>()) {
     if (is_in(kFreeEngine, field.name)) continue;
     const std::string path = "spec.engine." + field.name;
-    const std::string holds =
-        "!has(self.spec.engine) || !has(oldSelf.spec.engine) || (" +
-        (field.name == "numerics" ? same_numerics() : same(".spec.engine", field)) + ")";
+    const std::string holds = "!has(self.spec.engine) || !has(oldSelf.spec.engine) || (" +
+                              (field.name == "numerics"      ? same_numerics()
+                               : field.name == "parallelism" ? same_parallelism()
+                                                             : same(".spec.engine", field)) +
+                              ")";
     rules.push_back(is_in(kNeverEngine, field.name) ? unless_begun(holds, kNeverOnceBegun, path)
                                                     : while_empty(holds, path));
   }

@@ -176,9 +176,11 @@ std::vector<CelRule> engine_rules() {
        "must be Join with parallelism.context above 1 or sequenceParallel", "data.documents"},
       {"spec.engine", "self.runtime.transport != 'Nccl' || self.device == 'Cuda'",
        "Nccl connects GPUs: it needs device Cuda", "runtime.transport"},
-      {"spec.engine", "self.device != 'Cuda' || self.numerics.grainTokens == 0",
+      {"spec.engine",
+       "self.device != 'Cuda' || !has(self.numerics.grainTokens) || self.numerics.grainTokens == 0",
        "must be left out: device Cuda adds by grainSequences", "numerics.grainTokens"},
-      {"spec.engine", "self.device != 'Cuda' || self.numerics.keyBlock == 0",
+      {"spec.engine",
+       "self.device != 'Cuda' || !has(self.numerics.keyBlock) || self.numerics.keyBlock == 0",
        "must be left out: the attention of device Cuda has blocks of its own", "numerics.keyBlock"},
       {"spec.engine",
        "self.numerics.mode != 'Fast' || !has(self.numerics.tensorChunks) || "
@@ -209,26 +211,29 @@ std::vector<CelRule> engine_rules() {
        "must be false with device Cuda, unless numerics.mode is Fast",
        "parallelism.sequenceParallel"},
       {"spec.engine",
-       "self.parallelism.context == 1 || self.parallelism.contextMode == 'Ring' || "
+       "self.parallelism.context == 1 || (has(self.parallelism.contextMode) && "
+       "self.parallelism.contextMode == 'Ring') || "
        "!has(self.model.heads) || self.model.heads % "
        "(self.parallelism.tensor * self.parallelism.context) == 0",
        "must be a divisor of model.heads / parallelism.tensor, or contextMode must be Ring",
        "parallelism.context"},
       {"spec.engine",
-       "self.parallelism.context == 1 || self.parallelism.contextMode == 'Ring' || "
+       "self.parallelism.context == 1 || (has(self.parallelism.contextMode) && "
+       "self.parallelism.contextMode == 'Ring') || "
        "!has(self.model.kvHeads) || self.model.kvHeads % "
        "(self.parallelism.tensor * self.parallelism.context) == 0",
        "must be a divisor of model.kvHeads / parallelism.tensor, or contextMode must be Ring",
        "parallelism.context"},
       {"spec.engine",
-       "self.parallelism.context == 1 || self.parallelism.contextMode != 'Ring' || "
+       "self.parallelism.context == 1 || !has(self.parallelism.contextMode) || "
+       "self.parallelism.contextMode != 'Ring' || "
        "!has(self.model.slidingWindow) || self.model.slidingWindow == 0 || "
        "!has(self.data.sequenceLength) || self.model.slidingWindow >= self.data.sequenceLength",
        "must be Ulysses with a model.slidingWindow below data.sequenceLength",
        "parallelism.contextMode"},
       {"spec.engine",
        "self.device != 'Cuda' || self.parallelism.context == 1 || "
-       "self.parallelism.contextMode != 'Ring'",
+       "!has(self.parallelism.contextMode) || self.parallelism.contextMode != 'Ring'",
        "must be Ulysses with device Cuda", "parallelism.contextMode"},
       {"spec.engine",
        "self.device != 'Cuda' || self.numerics.mode == 'Fast' || self.parallelism.context == 1",
@@ -279,13 +284,16 @@ std::vector<CelRule> engine_rules() {
        "must be a multiple of parallelism.tensor, and 0 only where that is 1",
        "numerics.tensorChunks"},
       {"spec.engine",
-       "self.parallelism.context == 1 || self.numerics.grainTokens == 0 || "
+       "self.parallelism.context == 1 || !has(self.numerics.grainTokens) || "
+       "self.numerics.grainTokens == 0 || "
        "!has(self.data.sequenceLength) || self.data.sequenceLength % (2 * self.parallelism.context "
        "* self.numerics.grainTokens) == 0",
        "must divide data.sequenceLength / (2 x parallelism.context)", "numerics.grainTokens"},
       {"spec.engine",
-       "self.parallelism.context == 1 || self.parallelism.contextMode != 'Ring' || "
-       "self.numerics.keyBlock == 0 || !has(self.data.sequenceLength) || "
+       "self.parallelism.context == 1 || !has(self.parallelism.contextMode) || "
+       "self.parallelism.contextMode != 'Ring' || "
+       "!has(self.numerics.keyBlock) || self.numerics.keyBlock == 0 || "
+       "!has(self.data.sequenceLength) || "
        "self.data.sequenceLength % (2 * self.parallelism.context * self.numerics.keyBlock) == 0",
        "must divide data.sequenceLength / (2 x parallelism.context) with contextMode Ring",
        "numerics.keyBlock"},
@@ -301,7 +309,8 @@ std::vector<CelRule> engine_rules() {
        "above 1, with sequenceParallel",
        "data.sequenceLength"},
       {"spec.engine",
-       "!self.parallelism.sequenceParallel || self.numerics.grainTokens == 0 || "
+       "!self.parallelism.sequenceParallel || !has(self.numerics.grainTokens) || "
+       "self.numerics.grainTokens == 0 || "
        "!has(self.data.sequenceLength) || self.data.sequenceLength % (self.parallelism.tensor * "
        "(self.parallelism.context > 1 ? 2 * self.parallelism.context : 1) * "
        "self.numerics.grainTokens) == 0",

@@ -220,7 +220,9 @@ void visit_fields(V& visit, S& parallelism) {
              "blocks of positions, and is handed the keys and values of the others block by block; "
              "numerics.keyBlock divides sequenceLength / (2 x context), and a slidingWindow is not "
              "below sequenceLength. On processors neither changes the bits. Device Cuda takes "
-             "Ulysses."},
+             "Ulysses.",
+         .default_note = "Ulysses",
+         .unwritten_zero = true},
         parallelism.context_mode);
   visit({.name = "ringOrder",
          .description = "In what order the rings of collectives go round the ranks, each named at "
@@ -255,6 +257,7 @@ void visit_fields(V& visit, S& numerics) {
                         "the slices that tensor ranks have of these (sequenceLength / tensor).",
          .minimum = 0,
          .maximum = 65536,
+         .default_note = "0",
          .unwritten_zero = true},
         numerics.grain_tokens);
   visit({.name = "keyBlock",
@@ -265,6 +268,7 @@ void visit_fields(V& visit, S& numerics) {
              "divisor up to 128 of sequenceLength / (2 x context), which it must divide.",
          .minimum = 0,
          .maximum = 65536,
+         .default_note = "0",
          .unwritten_zero = true},
         numerics.key_block);
   visit(
@@ -338,7 +342,8 @@ void visit_fields(V& visit, S& evaluation) {
          .description = "By how much a validation loss must be below the lowest one before to "
                         "count as lower, nats per token.",
          .minimum = 0,
-         .maximum = 1000},
+         .maximum = 1000,
+         .unwritten_zero = true},
         evaluation.early_stop_delta);
 }
 

@@ -279,7 +279,8 @@ void visit_fields(V& visit, S& checkpoint) {
                         "lost pod resumes from memory as well: 0 or 1. Needs restartStrategy "
                         "InPlace, an engine and two nodes.",
          .minimum = 0,
-         .maximum = 1},
+         .maximum = 1,
+         .unwritten_zero = true},
         checkpoint.memory_replicas);
   visit({.name = "preemptionCheckpointSeconds",
          .description = "Seconds that ranks have when the job is told to stop: for the step under "

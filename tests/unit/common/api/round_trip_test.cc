@@ -209,8 +209,12 @@ TEST(EncodeTest, EqualJobsGiveEqualBytesAndFractionsAreText) {
 
 TEST(EncodeTest, AnEngineFileLacksZerosThatOlderBuildsRefuse) {
   const std::string json = encode_engine({});
-  for (const char* later : {"grainTokens", "keyBlock", "tensorChunks", "device", "horizonSteps"})
+  for (const char* later : {"grainTokens", "keyBlock", "tensorChunks", "device", "horizonSteps",
+                            "contextMode", "earlyStopDelta", "documents", "fullLayers"})
     EXPECT_EQ(json.find(later), std::string::npos) << json;
+  const std::string policy = encode_checkpoint_policy({});
+  for (const char* later : {"memoryEverySteps", "memoryReplicas"})
+    EXPECT_EQ(policy.find(later), std::string::npos) << policy;
   EngineSpec engine;
   engine.numerics.key_block = 64;
   engine.device = DeviceKind::kCpu;
