@@ -236,13 +236,17 @@ bool waits_longer(const api::EvaluationSpec& stored, const api::EvaluationSpec& 
   return was > 0 && (now == 0 || now > was);
 }
 
+bool goes_further(const api::TrainingJobSpec& stored, const api::TrainingJobSpec& wanted) {
+  return stored.engine && wanted.engine &&
+         (wanted.engine->steps > stored.engine->steps ||
+          waits_longer(stored.engine->evaluation, wanted.engine->evaluation));
+}
+
 /// Whether a complete job goes on under the spec that is wanted now. Errors: kInvalidConfig, as a
 /// complete one takes no other change.
 Status check_further(const api::TrainingJobSpec& stored, const api::TrainingJob& wanted,
                      const std::filesystem::path& run_dir) {
-  const bool further = stored.engine && wanted.spec.engine &&
-                       (wanted.spec.engine->steps > stored.engine->steps ||
-                        waits_longer(stored.engine->evaluation, wanted.spec.engine->evaluation));
+  const bool further = goes_further(stored, wanted.spec);
   if (further && any_checkpoint(checkpoint_dir_of(run_dir, wanted))) return {};
   const std::string why = further ? " and no checkpoint to train it further from"
                                   : " of another manifest or other options";
@@ -285,6 +289,13 @@ Status check_owner(const std::filesystem::path& path, uid_t owner, uid_t user) {
 }
 
 }  // namespace
+
+bool asks_for_more(const std::filesystem::path& run_dir, const api::TrainingJob& wanted) {
+  const Result<std::string> text = read_file(run_dir / kJobFile, kMaxBytes);
+  if (!text) return false;
+  const api::CheckedJob stored = api::check_training_job(*text, {"", api::UnknownKeys::kIgnore});
+  return stored.faults.empty() && goes_further(stored.job.spec, wanted.spec);
+}
 
 Result<std::string> new_uid() {
   TRAINYARD_ASSIGN(std::string uid, read_file("/proc/sys/kernel/random/uuid", 256));

@@ -69,6 +69,10 @@ class JobStore {
   TakenUp taken_up_ = TakenUp::kNo;
 };
 
+/// Whether the job asks for more steps, or more patience of early stopping, than the one that the
+/// run directory holds; false where it holds none that can be read.
+bool asks_for_more(const std::filesystem::path& run_dir, const api::TrainingJob& wanted);
+
 /// A random UUID. Errors: kIo.
 Result<std::string> new_uid();
 

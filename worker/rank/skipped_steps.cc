@@ -7,7 +7,9 @@ namespace trainyard::engine {
 void SkippedSteps::count(int64_t step, const StepReport& report) {
   step_ = step;
   const bool tells = context_.groups->world->rank() == 0;
-  if (report.targets == 0) {
+  const bool has_targets = report.targets != 0;
+  unchanged_ = (has_targets ? report.skipped : unchanged_ > 0) ? unchanged_ + 1 : 0;
+  if (!has_targets) {
     if (tells && !std::exchange(told_of_no_targets_, true)) {
       context_.log->warning("step skipped: none of its targets counts; later ones are counted only",
                             {{"step", step}});

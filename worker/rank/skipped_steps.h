@@ -21,6 +21,9 @@ class SkippedSteps {
 
   /// Steps skipped one after another, up to the newest one.
   int64_t in_a_row() const { return in_a_row_; }
+  /// Steps up to the newest one that changed nothing since one that was done: those skipped, and
+  /// between and after them those without targets.
+  int64_t unchanged() const { return unchanged_; }
   /// Whether training gives up: the batches of so many steps differ, so it is the parameters, which
   /// no skipped step changes.
   bool are_too_many() const { return in_a_row_ >= kMax; }
@@ -33,6 +36,7 @@ class SkippedSteps {
   const TrainContext& context_;
   int64_t step_ = 0;  ///< the newest one counted
   int64_t in_a_row_ = 0;
+  int64_t unchanged_ = 0;
   bool told_ = false;
   bool told_of_no_targets_ = false;
 };

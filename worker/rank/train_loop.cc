@@ -311,7 +311,7 @@ class Run {
     pace_.end(end, work_.end_step(end), spec_.batch.global_sequences * spec_.data.sequence_length);
     context_.progress->work_seconds(pace_.work_seconds());
     skipped_.count(engine_->steps_done(), report);
-    state_->set_skipped_in_a_row(skipped_.in_a_row());
+    state_->set_skipped_in_a_row(skipped_.unchanged());
     // A run whose every step is skipped learns nothing, however long it goes on.
     if (skipped_.are_too_many()) return diverged(skipped_.text(), "");
     stopping_ = report.stop_requested;

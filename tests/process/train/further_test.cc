@@ -151,6 +151,19 @@ TEST_F(FurtherTest, WithoutAGoodCheckpointACompleteRunStaysComplete) {
   expect_nothing_left();
 }
 
+TEST_F(FurtherTest, WithoutAGoodCheckpointARunThatStoppedEarlyStaysComplete) {
+  ASSERT_EQ(train("run", {.patience = 2}), 0) << err("run");
+  const std::string before = content_of(folder() / "run/status.json");
+  for (const auto& entry : fs::recursive_directory_iterator(folder() / "run/pvc")) {
+    if (entry.path().filename().string().starts_with("shard-")) fs::resize_file(entry.path(), 100);
+  }
+  EXPECT_EQ(train("run", {.patience = 3}), 65);
+  EXPECT_THAT(err("run"), HasSubstr("found no good checkpoint to train the complete run further"));
+  EXPECT_EQ(content_of(folder() / "run/status.json"), before);
+  EXPECT_TRUE(fs::exists(folder() / "run/result.json"));
+  expect_nothing_left();
+}
+
 TEST_F(FurtherTest, AStatusInTheManifestIsOfAnotherRun) {
   const std::string status =
       "status: {conditions: [{type: Complete, status: \"True\", reason: x, "
