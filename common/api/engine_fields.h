@@ -398,8 +398,9 @@ void visit_fields(V& visit, S& engine) {
         engine.parallelism);
   visit({.name = "numerics", .description = "Which bits are promised."}, engine.numerics);
   visit({.name = "device",
-         .description = "What ranks compute on. Auto is an NVIDIA GPU where every rank finds one, "
-                        "else the processor; part of what the bits depend on.",
+         .description = "What ranks compute on; part of what the bits depend on. Auto is what the "
+                        "run has been on so far; in a new run an NVIDIA GPU where every rank finds "
+                        "one, else the processor.",
          .unwritten_zero = true},
         engine.device);
   visit({.name = "seed", .description = "Seed of every random number of the run.", .minimum = 0},

@@ -55,18 +55,22 @@ Status open_import(const std::string& folder, const std::filesystem::path& check
   return error.with_context("engine.model.import");
 }
 
+/// The newest good checkpoint below `checkpoints` (empty: none); null where there is none.
+std::unique_ptr<checkpoint::CheckpointReader> open_own(checkpoint::FileSystem& files,
+                                                       const std::filesystem::path& checkpoints) {
+  if (checkpoints.empty()) return nullptr;
+  auto own = checkpoint::open_newest_good(files, checkpoints, std::nullopt,
+                                          checkpoint::Verify::kManifest, nullptr);
+  return own ? *std::move(own) : nullptr;
+}
+
 /// What the run goes on with: the numerics of its newest checkpoint, or of the one whose state it
 /// starts from. What the run before had imported, the run that starts from it keeps; a run that has
 /// a checkpoint needs the other's no more.
 Status take_stored(const api::EngineSpec& spec, const std::filesystem::path& checkpoints,
                    Inputs& inputs) {
   checkpoint::PosixFileSystem files;
-  std::unique_ptr<checkpoint::CheckpointReader> reader;
-  if (!checkpoints.empty()) {
-    auto own = checkpoint::open_newest_good(files, checkpoints, std::nullopt,
-                                            checkpoint::Verify::kManifest, nullptr);
-    if (own) reader = *std::move(own);
-  }
+  std::unique_ptr<checkpoint::CheckpointReader> reader = open_own(files, checkpoints);
   inputs.starts_from_another = reader == nullptr && spec.start_from;
   if (inputs.starts_from_another) {
     TRAINYARD_ASSIGN(reader, open_start(files, *spec.start_from));
@@ -83,6 +87,21 @@ Status take_stored(const api::EngineSpec& spec, const std::filesystem::path& che
 }
 
 }  // namespace
+
+std::optional<api::DeviceKind> device_of_run(const api::EngineSpec& spec,
+                                             const std::filesystem::path& checkpoints) {
+  checkpoint::PosixFileSystem files;
+  std::unique_ptr<checkpoint::CheckpointReader> reader = open_own(files, checkpoints);
+  if (reader == nullptr && spec.start_from && spec.start_from->what == api::StartWhat::kState) {
+    auto start = open_start(files, *spec.start_from);
+    if (start) reader = *std::move(start);
+  }
+  if (reader == nullptr) return std::nullopt;
+  const auto stored = hf::spec_of_run(*reader);
+  if (!stored) return std::nullopt;
+  // Checkpoints of before the field are of processors.
+  return stored->device == api::DeviceKind::kCuda ? api::DeviceKind::kCuda : api::DeviceKind::kCpu;
+}
 
 Result<Inputs> open_inputs(const api::EngineSpec& spec, const std::filesystem::path& checkpoints) {
   data::ManifestCache manifests;

@@ -37,4 +37,10 @@ struct Inputs {
 /// naming the field; those of hf::load_model.
 Result<Inputs> open_inputs(const api::EngineSpec& spec, const std::filesystem::path& checkpoints);
 
+/// What the checkpoint that the run goes on from was computed on: its newest one below
+/// `checkpoints` (empty: none), or that of startFrom whose state it takes; nullopt where there is
+/// none that can be read.
+std::optional<api::DeviceKind> device_of_run(const api::EngineSpec& spec,
+                                             const std::filesystem::path& checkpoints);
+
 }  // namespace trainyard::engine

@@ -17,23 +17,33 @@ std::string capability_text(int64_t capability) {
 
 }  // namespace
 
-Result<api::DeviceKind> agree_on_device(api::DeviceKind wanted, int local_rank,
+Result<api::DeviceKind> agree_on_device(const WantedDevice& wanted, int local_rank,
                                         const CudaSupport* cuda, comm::Communicator& world) {
-  TRAINYARD_ASSIGN(const api::DeviceKind kind, resolve_device(wanted, local_rank, cuda));
-  if (world.size() == 1 || wanted == api::DeviceKind::kCpu) return kind;
+  const bool is_auto = wanted.named == api::DeviceKind::kAuto;
+  const auto resolved = resolve_device(
+      is_auto ? wanted.recorded.value_or(wanted.named) : wanted.named, local_rank, cuda);
+  if (!resolved && is_auto) {
+    return resolved.error().with_context(
+        "the run was on a GPU; name engine.device: Cpu to go on with other bits");
+  }
+  TRAINYARD_ASSIGN(const api::DeviceKind kind, resolved);
+  if (world.size() == 1 || wanted.named == api::DeviceKind::kCpu) return kind;
   int64_t capability = 0;  // none
   if (kind == api::DeviceKind::kCuda) {
     TRAINYARD_ASSIGN(const CudaFacts facts, cuda->find(local_rank));
     capability = 10 * int64_t{facts.capability_major} + facts.capability_minor;
   }
-  std::array<int64_t, 2> lowest = {capability, -capability};
+  // Where one rank alone can read what the run was on, that holds for all.
+  const bool was_on_processors = is_auto && wanted.recorded == api::DeviceKind::kCpu;
+  std::array<int64_t, 3> lowest = {capability, -capability, was_on_processors ? 0 : 1};
   TRAINYARD_TRY(world
                     .all_reduce(std::as_writable_bytes(std::span(lowest)), DType::kInt64,
                                 comm::ReduceOp::kMin)
                     ->wait());
   const int64_t highest = -lowest[1];
+  if (lowest[2] == 0) return api::DeviceKind::kCpu;
   if (lowest[0] == highest) return kind;
-  if (wanted == api::DeviceKind::kAuto && lowest[0] == 0) return api::DeviceKind::kCpu;
+  if (is_auto && !wanted.recorded && lowest[0] == 0) return api::DeviceKind::kCpu;
   return Error{ErrorCode::kInvalidConfig,
                "engine.device: found ranks on GPUs of compute capability " +
                    capability_text(lowest[0]) + " and " + capability_text(highest) +

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "common/api/engine_spec.h"
@@ -12,11 +13,17 @@
 
 namespace trainyard::engine {
 
-/// What all ranks of a job compute on: resolve_device(), where under Auto one rank without a GPU
-/// keeps all on processors. Collective over `world`. Errors: those of resolve_device();
-/// kInvalidConfig where ranks have GPUs of different compute capabilities, whose sums may differ in
-/// their bits; those of the communicator.
-Result<api::DeviceKind> agree_on_device(api::DeviceKind wanted, int local_rank,
+struct WantedDevice {
+  api::DeviceKind named = api::DeviceKind::kAuto;  ///< engine.device
+  /// device_of_run(): what Auto keeps to.
+  std::optional<api::DeviceKind> recorded{};
+};
+
+/// What all ranks of a job compute on: resolve_device(). Auto is what the run has been on so far;
+/// in a new run one rank without a GPU keeps all on processors. Collective over `world`. Errors:
+/// those of resolve_device(); kInvalidConfig where ranks have GPUs of different compute
+/// capabilities, whose sums may differ in their bits; those of the communicator.
+Result<api::DeviceKind> agree_on_device(const WantedDevice& wanted, int local_rank,
                                         const CudaSupport* cuda, comm::Communicator& world);
 
 /// The device of a rank that computes on `spec.device`, with `threads` of the host. Steps on a GPU

@@ -91,11 +91,13 @@ class Run {
  private:
   /// The device first: what is missing on a node without one is no file.
   Status open_files() {
-    TRAINYARD_ASSIGN(spec_.device, agree_on_device(spec_.device, context_.local_rank, context_.cuda,
-                                                   *context_.groups->world));
     const bool goes_on = context_.resume.parent_generation.has_value();
-    TRAINYARD_ASSIGN(
-        inputs_, open_inputs(spec_, goes_on ? context_.checkpoint_root : std::filesystem::path()));
+    const std::filesystem::path checkpoints =
+        goes_on ? context_.checkpoint_root : std::filesystem::path();
+    TRAINYARD_ASSIGN(spec_.device,
+                     agree_on_device({spec_.device, device_of_run(spec_, checkpoints)},
+                                     context_.local_rank, context_.cuda, *context_.groups->world));
+    TRAINYARD_ASSIGN(inputs_, open_inputs(spec_, checkpoints));
     return {};
   }
 

@@ -195,11 +195,13 @@ TEST_P(CudaRanksTest, ARankThatFailsEndsAll) {
 
 TEST_P(CudaRanksTest, RanksAgreeOnWhatTheyComputeOn) {
   const CudaSupport support = {find_cuda_device, make_cuda_device};
-  const auto agree = [&](api::DeviceKind wanted, int gpus) {
+  const auto agree = [&](api::DeviceKind wanted, int gpus,
+                         std::vector<std::optional<api::DeviceKind>> recorded = {{}, {}}) {
     simt::emulation_options().devices = gpus;
     std::vector<std::string> found(2);
     comm::testing::run_world(comm::TransportKind::kLocal, 2, [&](comm::Communicator& world) {
-      const auto kind = agree_on_device(wanted, world.rank(), &support, world);
+      const auto kind = agree_on_device({wanted, recorded[static_cast<size_t>(world.rank())]},
+                                        world.rank(), &support, world);
       found[static_cast<size_t>(world.rank())] = !kind ? kind.error().message
                                                  : *kind == api::DeviceKind::kCuda ? "Cuda"
                                                                                    : "Cpu";
@@ -211,6 +213,16 @@ TEST_P(CudaRanksTest, RanksAgreeOnWhatTheyComputeOn) {
   EXPECT_THAT(agree(api::DeviceKind::kAuto, 1), ::testing::Each("Cpu"));
   EXPECT_THAT(agree(api::DeviceKind::kCuda, 2), ::testing::Each("Cuda"));
   EXPECT_THAT(agree(api::DeviceKind::kCpu, 2), ::testing::Each("Cpu"));
+  // A run stays what it is, also where one rank alone can read what that was.
+  constexpr auto kCpu = api::DeviceKind::kCpu;
+  constexpr auto kCuda = api::DeviceKind::kCuda;
+  EXPECT_THAT(agree(api::DeviceKind::kAuto, 2, {kCpu, kCpu}), ::testing::Each("Cpu"));
+  EXPECT_THAT(agree(api::DeviceKind::kAuto, 2, {kCpu, {}}), ::testing::Each("Cpu"));
+  EXPECT_THAT(agree(api::DeviceKind::kAuto, 2, {kCuda, kCuda}), ::testing::Each("Cuda"));
+  EXPECT_THAT(agree(kCuda, 2, {kCpu, kCpu}), ::testing::Each("Cuda"));
+  EXPECT_THAT(agree(kCpu, 2, {kCuda, kCuda}), ::testing::Each("Cpu"));
+  EXPECT_THAT(agree(api::DeviceKind::kAuto, 1, {kCuda, kCuda})[1],
+              HasSubstr("the run was on a GPU; name engine.device: Cpu to go on"));
   EXPECT_THAT(agree(api::DeviceKind::kCuda, 1)[1],
               HasSubstr("1 GPUs that this process sees, wanted at least 2, one per rank"));
   const auto other = [](int index) -> Result<CudaFacts> {
@@ -218,7 +230,7 @@ TEST_P(CudaRanksTest, RanksAgreeOnWhatTheyComputeOn) {
   };
   const CudaSupport mixed = {other, make_cuda_device};
   comm::testing::run_world(comm::TransportKind::kLocal, 2, [&](comm::Communicator& world) {
-    const auto kind = agree_on_device(api::DeviceKind::kAuto, world.rank(), &mixed, world);
+    const auto kind = agree_on_device({}, world.rank(), &mixed, world);
     ASSERT_FALSE(kind);
     EXPECT_THAT(kind.error().message, HasSubstr("compute capability 8.0 and 9.0"));
   });
