@@ -95,6 +95,19 @@ NumericsSpec with_defaults(const EngineSpec& engine) {
   return of_device(all, engine);
 }
 
+bool is_of_version_1(const EngineSpec& engine) {
+  const ModelSpec& model = engine.model;
+  const bool earlier_model = model.family == ModelFamily::kGPT2 && model.tie_embeddings &&
+                             !model.attention_bias && !model.ffn_bias && !model.rope_theta &&
+                             !model.rope_scaling && model.sliding_window == 0 &&
+                             (model.head_dim == 0 || model.head_dim * model.heads == model.hidden);
+  const NumericsSpec& numerics = engine.numerics;
+  return earlier_model && engine.data.documents == Documents::kJoin &&
+         engine.device != DeviceKind::kCuda && numerics.mode != NumericsMode::kFast &&
+         numerics.grain_sequences == 0 && numerics.grain_tokens > 0 &&
+         numerics.tensor_chunks == model.heads && numerics.key_block == numerics.grain_tokens;
+}
+
 NumericsSpec as_trained(const EngineSpec& engine) {
   NumericsSpec numerics = engine.numerics;
   if (engine.device == DeviceKind::kCuda) {

@@ -23,6 +23,10 @@ NumericsSpec with_values_of(NumericsSpec given, const NumericsSpec& run);
 /// known. What its device does not count by is 0: only that of device Auto is kept.
 NumericsSpec with_defaults(const EngineSpec& engine);
 
+/// Whether programs that know no field which came with version 2 of checkpoints (tensorChunks and
+/// keyBlock first of all) compute the same bits from this resolved configuration.
+bool is_of_version_1(const EngineSpec& engine);
+
 /// The numerics of `engine`, which a checkpoint holds: one from before tensorChunks and keyBlock
 /// were fields was trained with a chunk for each head and blocks of grainTokens keys. Of a run on a
 /// GPU, it names none that processors count by, and tensorChunks only where sums are cut.

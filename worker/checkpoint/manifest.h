@@ -18,8 +18,9 @@
 /// docs/formats/checkpoint.md.
 namespace trainyard::checkpoint {
 
-/// Of what is written; earlier ones are read. Programs of version 1 do not know
-/// config.numerics.tensorChunks and would go on with other bits.
+/// The newest; earlier ones are read. Programs of version 1 do not know
+/// config.numerics.tensorChunks and would go on with other bits: what they would continue as it was
+/// begun is written as version 1.
 inline constexpr int64_t kFormatVersion = 2;
 inline constexpr int64_t kDefaultChunkBytes = 1 << 20;
 inline constexpr int64_t kMaxManifestBytes = 256 << 20;
@@ -66,6 +67,7 @@ struct ManifestRef {
 };
 
 struct Manifest {
+  int64_t version = kFormatVersion;
   std::string job_uid;
   int64_t generation = 0;
   std::optional<int64_t> parent_generation;  ///< as in the lineage record, as are fork_step

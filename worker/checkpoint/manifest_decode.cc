@@ -84,9 +84,10 @@ Result<Manifest> decode_head(const Json& json) {
   if (format != "trainyard-checkpoint") {
     return field_error("format", "is \"" + format + "\", wanted \"trainyard-checkpoint\"");
   }
-  TRAINYARD_ASSIGN(const int64_t version, integer_member(json, "version", "", 1));
-  if (version > kFormatVersion) {
-    return field_error("version", "is " + std::to_string(version) + ", this program reads 1 to " +
+  TRAINYARD_ASSIGN(manifest.version, integer_member(json, "version", "", 1));
+  if (manifest.version > kFormatVersion) {
+    return field_error("version", "is " + std::to_string(manifest.version) +
+                                      ", this program reads 1 to " +
                                       std::to_string(kFormatVersion) + "; use a newer one");
   }
   TRAINYARD_ASSIGN(manifest.job_uid, string_member(json, "jobUid", ""));

@@ -103,7 +103,7 @@ Result<std::string> encode(const Manifest& manifest) {
     text += value;
   };
   member("format", "\"trainyard-checkpoint\"");
-  member("version", std::to_string(kFormatVersion));
+  member("version", std::to_string(manifest.version));
   member("jobUid", text_of(manifest.job_uid));
   member("generation", std::to_string(manifest.generation));
   member("parentGeneration", text_of(optional_number(manifest.parent_generation)));

@@ -99,6 +99,7 @@ Status Save::agree(Result<Snapshot> snapshot, CheckpointOutcome& outcome) {
   Snapshot described;  // all but the tensors
   if (snapshot) {
     described.samples_consumed = snapshot->samples_consumed;
+    described.version = snapshot->version;
     described.config_json = snapshot->config_json;
     described.scalars = snapshot->scalars;
     best_step_ = best_step_of(described.scalars);
@@ -238,6 +239,7 @@ Result<Manifest> Save::make_manifest(const Snapshot& described,
   manifest.step = id_.step;
   manifest.samples_consumed = described.samples_consumed;
   manifest.previous = previous_;
+  manifest.version = described.version;
   manifest.config_json = described.config_json;
   manifest.scalars = described.scalars;
   manifest.chunk_bytes = context_.options.chunk_bytes;

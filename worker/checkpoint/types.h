@@ -52,8 +52,10 @@ inline constexpr char kBestLossScalar[] = "bestValidationLoss";  ///< double
 
 /// What one rank puts into a checkpoint. Over all ranks the slices of a tensor must be disjoint and
 /// cover it; replicated tensors are written once.
-/// `step`, `samples_consumed`, `config_json` and `scalars` are taken from rank 0.
+/// All but `slices` and `owner` is taken from rank 0.
 struct Snapshot {
+  /// Of the manifest; 1 where programs of that version go on to the same bits.
+  int64_t version = 2;
   int64_t step = 0;
   int64_t samples_consumed = 0;
   /// A JSON object: the engine configuration, with the resolved model under "model" (family,

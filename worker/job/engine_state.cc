@@ -7,6 +7,7 @@
 #include <pthread.h>
 
 #include "common/api/encode.h"
+#include "common/api/numerics.h"
 #include "worker/checkpoint/state_hash.h"
 #include "worker/job/same_run.h"
 
@@ -124,6 +125,7 @@ Status EngineState::recall(const checkpoint::CheckpointId& id) {
 checkpoint::Manifest EngineState::description() const {
   const api::EngineSpec& spec = engine_.spec();
   checkpoint::Manifest manifest{
+      .version = api::is_of_version_1(spec) ? 1 : checkpoint::kFormatVersion,
       .job_uid = record_.job_uid,
       .generation = record_.generation,
       .parent_generation = record_.parent_generation,
@@ -151,7 +153,8 @@ Status EngineState::remember() {
 
 Result<checkpoint::Snapshot> EngineState::snapshot() {
   checkpoint::Manifest head = description();
-  checkpoint::Snapshot snapshot{.step = head.step,
+  checkpoint::Snapshot snapshot{.version = head.version,
+                                .step = head.step,
                                 .samples_consumed = head.samples_consumed,
                                 .config_json = std::move(head.config_json),
                                 .scalars = std::move(head.scalars)};

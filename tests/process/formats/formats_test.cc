@@ -114,6 +114,9 @@ class FormatsTest : public testing::TestWithParam<std::string> {
     ASSERT_THAT(before["attempts"], SizeIs(2));
     for (size_t i = 0; i < before["attempts"].size(); ++i)
       expect_holds(after["attempts"][i], before["attempts"][i], "attempt " + std::to_string(i));
+    const std::string newest = (kept() / run / kCheckpoints / "latest/manifest.json").string();
+    EXPECT_EQ(json::parse(std::ifstream(newest))["version"], GetParam() == "v1" ? 1 : 2)
+        << "earlier programs go on with what they began";
     const json points = points_of(kept() / run);
     const json& old = expected_["points"][run];
     ASSERT_GT(points.size(), old.size());
