@@ -154,17 +154,31 @@ TEST_F(ChangeTest, OfASuspendedJobWithoutPodsAreMany) {
   }
 }
 
-TEST_F(ChangeTest, TheDefaultThatAnEarlierServerWroteIsNoChange) {
-  make_new(E, false);
-  must({"patch", "tj", "job", "--type=merge", "-p",
-        R"({"spec": {"engine": {"numerics": {"grainTokens": 128}}}})"});
-  set_status({{"nodes", {{"active", 2}}}, {"membership", {{"generation", 1}}}});
-  must({"patch", "tj", "job", "--type=merge", "-p",
-        R"({"spec": {"engine": {"numerics": {"grainTokens": 0}}}})"});
-  EXPECT_NE(kubectl({"patch", "tj", "job", "--type=merge", "-p",
-                     R"({"spec": {"engine": {"numerics": {"grainTokens": 128}}}})"})
-                .exit_code,
-            0);
+TEST_F(ChangeTest, TheDefaultsThatAnEarlierServerWroteAreNoChange) {
+  const auto is_taken = [&](const std::string& numerics) {
+    return kubectl({"patch", "tj", "job", "--type=merge", "-p",
+                    R"({"spec": {"engine": {"numerics": )" + numerics + "}}}"})
+               .exit_code == 0;
+  };
+  for (const char* again : {"grainTokens 0", "the manifest"}) {
+    SCOPED_TRACE(again);
+    const std::string manifest(good_manifest(E));
+    Json written = Json::parse(manifest);
+    written["spec"]["engine"]["numerics"]["grainTokens"] = 128;
+    written["spec"]["engine"]["parallelism"]["contextMode"] = "Ring";
+    must_with({"create"}, written.dump());
+    set_status({{"nodes", {{"active", 2}}}, {"membership", {{"generation", 1}}}});
+    EXPECT_FALSE(is_taken(R"({"grainTokens": 64})"));
+    if (again == std::string("the manifest")) {
+      must_with({"replace"}, manifest);
+    } else {
+      EXPECT_TRUE(is_taken(R"({"grainTokens": 0})"));
+    }
+    EXPECT_TRUE(is_taken(R"({"grainTokens": null, "keyBlock": 0})"));
+    EXPECT_FALSE(is_taken(R"({"grainTokens": 128})"));
+    EXPECT_FALSE(is_taken(R"({"keyBlock": 64})"));
+    remove();
+  }
 }
 
 TEST_F(ChangeTest, AnElasticJobScalesWhileItRuns) {
