@@ -155,9 +155,8 @@ Result<Foreseen> check_engine(const api::TrainingJob& job, const std::filesystem
   std::error_code error;
   // One that is complete does not go on, whatever has become of its data.
   const auto result = read_result(run_dir);
-  const bool over =
-      result && (result->step >= spec.engine->steps ||
-                 (result->stopped_early && !control::local::asks_for_more(run_dir, job)));
+  const bool over = result && (result->step >= spec.engine->steps || result->stopped_early) &&
+                    !control::local::asks_for_more(run_dir, job);
   if (result && !over) TRAINYARD_TRY(check_goes_further(checkpoints));
   if (!over) {
     hf::ExportOwner owner{.job_uid = ""};  // a new run has exported nothing yet

@@ -101,11 +101,15 @@ bool is_of_version_1(const EngineSpec& engine) {
                              !model.attention_bias && !model.ffn_bias && !model.rope_theta &&
                              !model.rope_scaling && model.sliding_window == 0 &&
                              (model.head_dim == 0 || model.head_dim * model.heads == model.hidden);
+  const ParallelismSpec& layout = engine.parallelism;
+  const bool earlier_layout =
+      layout.tensor == 1 && layout.context == 1 && !layout.sequence_parallel;
   const NumericsSpec& numerics = engine.numerics;
-  return earlier_model && engine.data.documents == Documents::kJoin &&
-         engine.device != DeviceKind::kCuda && numerics.mode != NumericsMode::kFast &&
-         numerics.grain_sequences == 0 && numerics.grain_tokens > 0 &&
-         numerics.tensor_chunks == model.heads && numerics.key_block == numerics.grain_tokens;
+  return earlier_model && earlier_layout && engine.evaluation.early_stop_patience == 0 &&
+         engine.data.documents == Documents::kJoin && engine.device != DeviceKind::kCuda &&
+         numerics.mode != NumericsMode::kFast && numerics.grain_sequences == 0 &&
+         numerics.grain_tokens > 0 && numerics.tensor_chunks == model.heads &&
+         numerics.key_block == numerics.grain_tokens;
 }
 
 NumericsSpec as_trained(const EngineSpec& engine) {

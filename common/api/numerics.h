@@ -24,7 +24,7 @@ NumericsSpec with_values_of(NumericsSpec given, const NumericsSpec& run);
 NumericsSpec with_defaults(const EngineSpec& engine);
 
 /// Whether programs that know no field which came with version 2 of checkpoints (tensorChunks and
-/// keyBlock first of all) compute the same bits from this resolved configuration.
+/// keyBlock first of all) take this resolved configuration and compute the same bits from it.
 bool is_of_version_1(const EngineSpec& engine);
 
 /// The numerics of `engine`, which a checkpoint holds: one from before tensorChunks and keyBlock

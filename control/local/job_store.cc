@@ -375,6 +375,9 @@ Result<JobStore> JobStore::open(const std::filesystem::path& run_dir, const api:
       if (stored.spec.engine && wanted.spec.engine) {
         wanted.spec.engine->numerics =
             api::with_values_of(wanted.spec.engine->numerics, stored.spec.engine->numerics);
+        // It had another default, and says nothing without context ranks.
+        api::ParallelismSpec& layout = wanted.spec.engine->parallelism;
+        if (layout.context == 1) layout.context_mode = stored.spec.engine->parallelism.context_mode;
       }
       TRAINYARD_TRY(check_immutable(stored.spec, wanted.spec, wanted.metadata.name, run_dir));
     }

@@ -23,7 +23,7 @@ Result<api::DeviceKind> resolve_device(api::DeviceKind wanted, int local_rank,
   if (cuda == nullptr) {
     return Error{
         ErrorCode::kInvalidConfig,
-        "engine.device: found Cuda, wanted Cpu or Auto: this trainyard-worker was built "
+        "engine.device: found Cuda, wanted Cpu: this trainyard-worker was built "
         "without CUDA; let TRAINYARD_WORKER name trainyard-worker-cuda, which is built where CMake "
         "finds nvcc (TRAINYARD_CUDA=ON)"};
   }

@@ -287,7 +287,7 @@ Status EngineState::load(checkpoint::StateStore& stored, const StopAsked& stop_a
   TRAINYARD_TRY(early_stop_.restore(manifest.scalars));
   engine_.optimizer().set_updates(updates);
   engine_.set_steps_done(manifest.step);
-  skipped_in_a_row_ = 0;
+  unchanged_ = 0;
   return {};
 }
 
@@ -305,7 +305,7 @@ Status EngineState::start_over() {
   early_stop_.begin_at(-1);
   engine_.optimizer().set_updates(0);
   engine_.set_steps_done(0);
-  skipped_in_a_row_ = 0;
+  unchanged_ = 0;
   return {};
 }
 

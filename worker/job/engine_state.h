@@ -54,11 +54,11 @@ class EngineState {
   /// kernel to find it, and a machine that has too little says so now. Only the first call counts.
   void claim_buffer();
 
-  /// Steps skipped one after another up to the engine's newest one: they changed no state. 0 unless
+  /// Steps up to the engine's newest one that changed no state: SkippedSteps::unchanged(). 0 unless
   /// it is told.
-  void set_skipped_in_a_row(int64_t steps) { skipped_in_a_row_ = steps; }
+  void set_unchanged(int64_t steps) { unchanged_ = steps; }
   /// The step whose state this is: the newest one that was done.
-  int64_t step() const { return engine_.steps_done() - skipped_in_a_row_; }
+  int64_t step() const { return engine_.steps_done() - unchanged_; }
 
   /// Copies this rank's part of parameters and moments into the snapshot buffer (allocated here
   /// unless it has been claimed, reused after), or into memory (remember()), and describes it as
@@ -125,7 +125,7 @@ class EngineState {
   hf::RunFacts facts_;
   double loss_ = std::numeric_limits<double>::quiet_NaN();
   EarlyStop early_stop_;
-  int64_t skipped_in_a_row_ = 0;
+  int64_t unchanged_ = 0;
   std::vector<Part> parts_;  ///< of a snapshot, with offsets into the buffer or a slot
   std::unique_ptr<checkpoint::MemorySlots> memory_;
   std::vector<Part> owned_parts_;  ///< of a slot

@@ -19,13 +19,12 @@ std::string capability_text(int64_t capability) {
 
 Result<api::DeviceKind> agree_on_device(const WantedDevice& wanted, int local_rank,
                                         const CudaSupport* cuda, comm::Communicator& world) {
+  constexpr char kWasOnGpu[] =
+      "the run was on a GPU; name engine.device: Cpu to go on with other bits";
   const bool is_auto = wanted.named == api::DeviceKind::kAuto;
   const auto resolved = resolve_device(
       is_auto ? wanted.recorded.value_or(wanted.named) : wanted.named, local_rank, cuda);
-  if (!resolved && is_auto) {
-    return resolved.error().with_context(
-        "the run was on a GPU; name engine.device: Cpu to go on with other bits");
-  }
+  if (!resolved && is_auto) return resolved.error().with_context(kWasOnGpu);
   TRAINYARD_ASSIGN(const api::DeviceKind kind, resolved);
   if (world.size() == 1 || wanted.named == api::DeviceKind::kCpu) return kind;
   int64_t capability = 0;  // none
@@ -34,16 +33,23 @@ Result<api::DeviceKind> agree_on_device(const WantedDevice& wanted, int local_ra
     capability = 10 * int64_t{facts.capability_major} + facts.capability_minor;
   }
   // Where one rank alone can read what the run was on, that holds for all.
-  const bool was_on_processors = is_auto && wanted.recorded == api::DeviceKind::kCpu;
-  std::array<int64_t, 3> lowest = {capability, -capability, was_on_processors ? 0 : 1};
+  const auto unless_was_on = [&](api::DeviceKind device) -> int64_t {
+    return is_auto && wanted.recorded == device ? 0 : 1;
+  };
+  std::array<int64_t, 4> lowest = {capability, -capability, unless_was_on(api::DeviceKind::kCpu),
+                                   unless_was_on(api::DeviceKind::kCuda)};
   TRAINYARD_TRY(world
                     .all_reduce(std::as_writable_bytes(std::span(lowest)), DType::kInt64,
                                 comm::ReduceOp::kMin)
                     ->wait());
   const int64_t highest = -lowest[1];
   if (lowest[2] == 0) return api::DeviceKind::kCpu;
+  const bool was_on_gpu = lowest[3] == 0;
+  if (lowest[0] == 0 && was_on_gpu) {
+    return Error{ErrorCode::kInvalidConfig, std::string(kWasOnGpu) + ": a rank has found no GPU"};
+  }
   if (lowest[0] == highest) return kind;
-  if (is_auto && !wanted.recorded && lowest[0] == 0) return api::DeviceKind::kCpu;
+  if (is_auto && lowest[0] == 0) return api::DeviceKind::kCpu;
   return Error{ErrorCode::kInvalidConfig,
                "engine.device: found ranks on GPUs of compute capability " +
                    capability_text(lowest[0]) + " and " + capability_text(highest) +

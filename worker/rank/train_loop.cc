@@ -94,9 +94,10 @@ class Run {
     const bool goes_on = context_.resume.parent_generation.has_value();
     const std::filesystem::path checkpoints =
         goes_on ? context_.checkpoint_root : std::filesystem::path();
-    TRAINYARD_ASSIGN(spec_.device,
-                     agree_on_device({spec_.device, device_of_run(spec_, checkpoints)},
-                                     context_.local_rank, context_.cuda, *context_.groups->world));
+    WantedDevice wanted{spec_.device};
+    if (wanted.named == api::DeviceKind::kAuto) wanted.recorded = device_of_run(spec_, checkpoints);
+    TRAINYARD_ASSIGN(spec_.device, agree_on_device(wanted, context_.local_rank, context_.cuda,
+                                                   *context_.groups->world));
     TRAINYARD_ASSIGN(inputs_, open_inputs(spec_, checkpoints));
     return {};
   }
@@ -313,7 +314,7 @@ class Run {
     pace_.end(end, work_.end_step(end), spec_.batch.global_sequences * spec_.data.sequence_length);
     context_.progress->work_seconds(pace_.work_seconds());
     skipped_.count(engine_->steps_done(), report);
-    state_->set_skipped_in_a_row(skipped_.unchanged());
+    state_->set_unchanged(skipped_.unchanged());
     // A run whose every step is skipped learns nothing, however long it goes on.
     if (skipped_.are_too_many()) return diverged(skipped_.text(), "");
     stopping_ = report.stop_requested;

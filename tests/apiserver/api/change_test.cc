@@ -181,6 +181,22 @@ TEST_F(ChangeTest, TheDefaultsThatAnEarlierServerWroteAreNoChange) {
   }
 }
 
+TEST_F(ChangeTest, HowContextRanksMeetStaysWhileTheyRun) {
+  Json job = Json::parse(good_manifest(E));
+  job["spec"]["engine"]["parallelism"]["context"] = 2;
+  must_with({"create"}, job.dump());
+  set_status({{"nodes", {{"active", 2}}}, {"membership", {{"generation", 1}}}});
+  const auto changed_to = [&](const std::string& mode) {
+    return kubectl({"patch", "tj", "job", "--type=merge", "-p",
+                    R"({"spec": {"engine": {"parallelism": {"contextMode": )" + mode + "}}}}"});
+  };
+  EXPECT_EQ(changed_to("\"Ulysses\"").exit_code, 0) << "the default";
+  const CommandResult refused = changed_to("\"Ring\"");
+  EXPECT_NE(refused.exit_code, 0);
+  EXPECT_THAT(refused.errors, HasSubstr("spec.engine.parallelism"));
+  EXPECT_EQ(changed_to("null").exit_code, 0);
+}
+
 TEST_F(ChangeTest, AnElasticJobScalesWhileItRuns) {
   Json job = Json::parse(good_manifest(T));
   job["spec"]["elasticPolicy"] = {{"minNodes", 1}};

@@ -113,6 +113,26 @@ TEST_F(JobStoreTest, ValuesThatTheManifestDoesNotNameAreThoseOfTheRun) {
   EXPECT_THAT(refused.error().message, HasSubstr("spec.engine.numerics: differs from the job in"));
 }
 
+TEST_F(JobStoreTest, AnotherContextModeIsNoOtherJobWithoutContextRanks) {
+  const auto generation_with = [&](int64_t context, api::ContextMode mode) {
+    auto options = script_options(run_dir(), clock_, "exit 0");
+    options.job.spec.engine = *api::decode_engine(
+        R"({"model":{"layers":1,"hidden":8,"heads":4},"batch":{"globalSequences":8},
+            "data":{"tokens":["/data"],"sequenceLength":8},"steps":10})",
+        {.file = "engine"});
+    options.job.spec.engine->parallelism.context = context;
+    options.job.spec.engine->parallelism.context_mode = mode;
+    const auto opened = LocalCluster::open(std::move(options));
+    EXPECT_TRUE(opened) << opened.error().message;
+    return opened ? (*opened)->observe((*opened)->key())->metadata.generation : 0;
+  };
+  // As runs were written down when this was the default.
+  EXPECT_EQ(generation_with(1, api::ContextMode::kRing), 1);
+  EXPECT_EQ(generation_with(1, api::ContextMode::kUlysses), 1);
+  EXPECT_EQ(generation_with(2, api::ContextMode::kUlysses), 2);
+  EXPECT_EQ(generation_with(2, api::ContextMode::kRing), 3);
+}
+
 /// A job of the engine whose paths are below `place`, which it is imported into as well.
 class MovedJobTest : public JobStoreTest {
  protected:

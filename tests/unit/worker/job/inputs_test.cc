@@ -3,8 +3,10 @@
 #include <array>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <sys/inotify.h>
 #include <unistd.h>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -111,6 +113,45 @@ TEST_F(EarlierRunTest, HasNumericsOfItsOwnOnAGpu) {
                                .grain_sequences = spec_.batch.micro_sequences}));
   spec_.numerics.tensor_chunks = 2;
   EXPECT_EQ(resolved().value().tensor_chunks, 2);
+}
+
+TEST_F(EarlierRunTest, StaysOnProcessors) {
+  EXPECT_EQ(device_of_run(spec_, checkpoints_), api::DeviceKind::kCpu);
+  EXPECT_EQ(device_of_run(spec_, {}), std::nullopt) << "a new run";
+  spec_.start_from = {.checkpoint = (kept_ / "lone/pvc/ckpt/kept/g2-step-0000000800").string()};
+  EXPECT_EQ(device_of_run(spec_, "/nowhere"), api::DeviceKind::kCpu);
+  spec_.start_from->what = api::StartWhat::kWeights;
+  EXPECT_EQ(device_of_run(spec_, "/nowhere"), std::nullopt);
+}
+
+TEST_F(EarlierRunTest, IsGoneOnWithByEarlierProgramsUnlessTheyWouldDoItOtherwise) {
+  const auto inputs = open_inputs(spec_, checkpoints_);
+  ASSERT_TRUE(inputs) << inputs.error().message;
+  spec_.device = api::DeviceKind::kCpu;
+  ASSERT_TRUE(resolve_spec(spec_, *inputs));
+  EXPECT_TRUE(api::is_of_version_1(spec_));
+  const std::pair<const char*, std::function<void(api::EngineSpec&)>> others[] = {
+      {"family", [](api::EngineSpec& s) { s.model.family = api::ModelFamily::kLlama; }},
+      {"tieEmbeddings", [](api::EngineSpec& s) { s.model.tie_embeddings = false; }},
+      {"headDim", [](api::EngineSpec& s) { s.model.head_dim = 2 * s.model.hidden; }},
+      {"slidingWindow", [](api::EngineSpec& s) { s.model.sliding_window = 8; }},
+      {"tensor", [](api::EngineSpec& s) { s.parallelism.tensor = 2; }},
+      {"context", [](api::EngineSpec& s) { s.parallelism.context = 2; }},
+      {"sequenceParallel", [](api::EngineSpec& s) { s.parallelism.sequence_parallel = true; }},
+      {"earlyStopPatience", [](api::EngineSpec& s) { s.evaluation.early_stop_patience = 1; }},
+      {"documents", [](api::EngineSpec& s) { s.data.documents = api::Documents::kIsolate; }},
+      {"device", [](api::EngineSpec& s) { s.device = api::DeviceKind::kCuda; }},
+      {"mode", [](api::EngineSpec& s) { s.numerics.mode = api::NumericsMode::kFast; }},
+      {"grainTokens", [](api::EngineSpec& s) { s.numerics.grain_tokens = 16; }},
+      {"keyBlock", [](api::EngineSpec& s) { s.numerics.key_block = 64; }},
+      {"tensorChunks", [](api::EngineSpec& s) { s.numerics.tensor_chunks = 0; }},
+      {"grainSequences", [](api::EngineSpec& s) { s.numerics.grain_sequences = 1; }},
+  };
+  for (const auto& [field, set] : others) {
+    api::EngineSpec other = spec_;
+    set(other);
+    EXPECT_FALSE(api::is_of_version_1(other)) << field;
+  }
 }
 
 TEST_F(EarlierRunTest, TakesNoOtherValue) {
