@@ -27,6 +27,12 @@ trainyard_emulated_test(cuda_nccl LIBRARY worker_device_cuda
                         DEPS worker_comm_nccl worker_comm worker_device worker_engine worker_job worker_matrix tests_comm_world)
 add_library(nccl_names SHARED ${CMAKE_CURRENT_LIST_DIR}/../support/nccl_names.cc)
 set_target_properties(nccl_names PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/test)
+# In race mode a step of the engine takes ten times as long: of the gate are its kernels alone, kernels_cuda_race_test.
+foreach(test cuda_engine_race_test cuda_ranks_race_test cuda_nccl_race_test)
+  if(TARGET ${test})
+    set_property(TEST ${test} APPEND PROPERTY LABELS explore)
+  endif()
+endforeach()
 foreach(test cuda_nccl_emulated_test cuda_nccl_race_test)
   if(TARGET ${test})
     add_dependencies(${test} nccl_names)
