@@ -239,6 +239,15 @@ void Supervisor::on_rank_line(int local_rank, const std::string& line) {
       return send(message);
     }
     fault = lost.error().message;
+  } else if (type && *type == "failing") {
+    const auto failing = contract::decode_failing(line);
+    if (failing) {
+      if (rank.failing) return;
+      rank.failing = {failing->exit_code, printable_text(failing->message, kMaxMessageBytes)};
+      rank.end_order = ends_seen_++;
+      return end_with(Ending::kFailed, Escalation::kNone, kPeerSettleTime);
+    }
+    fault = failing.error().message;
   } else if (type && *type == "warning") {
     const auto warning = contract::decode_warning(line);
     if (warning) {
@@ -268,8 +277,9 @@ void Supervisor::on_rank_end(int local_rank, RankEnd end) {
   // which.
   const bool may_follow = options_.stays && end.signal == 0 &&
                           end.exit_code == contract::kExitPeerLost && any_running();
-  rank.expected = ending_ != Ending::kNone || may_follow;
-  rank.end_order = ends_seen_++;
+  const bool explains = ending_ == Ending::kNone || (ending_ == Ending::kFailed && rank.failing);
+  rank.expected = !explains || may_follow;
+  if (!rank.failing) rank.end_order = ends_seen_++;
   rank.killed_by_us =
       escalation_ == Escalation::kKilled && end.signal == SIGKILL && !end.out_of_memory;
   tell_heartbeat(Counters::kNow);  // the last reading: a short run may end between two heartbeats

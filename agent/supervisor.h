@@ -100,9 +100,10 @@ class Supervisor {
     std::string address;
     bool listening = false;
     std::optional<RankEnd> end;
-    bool expected = false;      ///< its end is told without a verdict
-    bool killed_by_us = false;  ///< its end tells of our impatience, not of a fault
-    int64_t end_order = 0;
+    bool expected = false;                     ///< its end is told without a verdict
+    bool killed_by_us = false;                 ///< its end tells of our impatience, not of a fault
+    std::optional<contract::Failing> failing;  ///< told before it ends, which peers may not await
+    int64_t end_order = 0;                     ///< or of its being about to end
   };
 
   void opened();

@@ -72,7 +72,8 @@ const Supervisor::Rank* Supervisor::primary_failure() const {
   const Rank* primary = nullptr;
   for (const Rank& rank : ranks_) {
     if (!rank.end || ended_as_asked(rank)) continue;
-    if (rank.killed_by_us && ending_ == Ending::kFailed) continue;  // it only followed
+    const bool followed = rank.killed_by_us && ending_ == Ending::kFailed && !rank.failing;
+    if (followed) continue;
     const auto key = [](const Rank& r) {
       return std::pair(only_followed_a_peer(*r.end), r.end_order);
     };
@@ -100,15 +101,20 @@ AgentExit Supervisor::verdict_of_rank(const Rank& rank) const {
   const int local_rank = static_cast<int>(&rank - ranks_.data());
   AgentExit exit;
   exit.rank = rank.rank;
-  exit.exit_code = rank.end->signal != 0 ? 128 + rank.end->signal : rank.end->exit_code;
-  if (rank.end->signal != 0) exit.signal = rank.end->signal;
+  // Whatever ended it while it cleaned up.
+  const bool was_failing = rank.failing && rank.end->signal != 0;
+  exit.exit_code = was_failing             ? rank.failing->exit_code
+                   : rank.end->signal != 0 ? 128 + rank.end->signal
+                                           : rank.end->exit_code;
+  if (rank.end->signal != 0 && !was_failing) exit.signal = rank.end->signal;
   exit.reason = exit.exit_code == kExitDone ? "Completed" : "Error";
-  if (rank.end->out_of_memory) {
+  if (rank.end->out_of_memory && !was_failing) {
     exit.reason = kOomKilled;
     exit.message = kOutOfMemory;
     return exit;
   }
   std::vector<std::string> words = readable_lines(host_.last_lines(local_rank));
+  if (was_failing) words.push_back(rank.failing->message);
   const GpuFailure gpu = gpu_failure(rank);
   if (!gpu.words.empty()) words.push_back(gpu.words);
   if (gpu.hardware) exit.reason = control::kGpuFailed;

@@ -93,6 +93,7 @@ Result<Json> parse_typed(const std::string& line, std::string_view type) {
   return json;
 }
 
+constexpr int64_t kMaxExitCode = 255;
 constexpr int64_t kMaxGeneration = std::numeric_limits<int64_t>::max();
 
 Result<RankEntry> decode_entry(const Json& json, size_t index) {
@@ -195,6 +196,11 @@ std::string encode(const PeerLost& message) {
   return line_of({{"type", "peerLost"}, {"rank", message.rank}, {"message", message.message}});
 }
 
+std::string encode(const Failing& message) {
+  return line_of(
+      {{"type", "failing"}, {"exitCode", message.exit_code}, {"message", message.message}});
+}
+
 std::string encode(const Warning& message) {
   return line_of({{"type", "warning"}, {"message", message.message}});
 }
@@ -264,6 +270,15 @@ Result<PeerLost> decode_peer_lost(const std::string& line) {
   TRAINYARD_ASSIGN(lost.rank, int_member(json, "rank", -1));
   TRAINYARD_ASSIGN(lost.message, string_member(json, "message"));
   return lost;
+}
+
+Result<Failing> decode_failing(const std::string& line) {
+  TRAINYARD_ASSIGN(const Json json, parse_typed(line, "failing"));
+  Failing failing;
+  TRAINYARD_ASSIGN(const int64_t exit_code, integer_member(json, "exitCode", 1, kMaxExitCode));
+  failing.exit_code = static_cast<int>(exit_code);
+  TRAINYARD_ASSIGN(failing.message, string_member(json, "message"));
+  return failing;
 }
 
 Result<Warning> decode_warning(const std::string& line) {

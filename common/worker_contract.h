@@ -204,6 +204,14 @@ struct PeerLost {
   std::string message;
 };
 
+/// Rank to agent, once, before it tells its peers that it gives up: the exit code that it is about
+/// to end with, and why. Not sent by one that only follows a peer:
+/// {"type":"failing","exitCode":65,"message":"..."}.
+struct Failing {
+  int exit_code = 0;  ///< 1 to 255
+  std::string message;
+};
+
 /// Rank to agent: something people should know of though training goes on, a checkpoint that was
 /// not written for example: {"type":"warning","message":"..."}.
 struct Warning {
@@ -254,6 +262,7 @@ std::string encode(const Start& message);
 std::string encode(const Stop& message);
 std::string encode(const DumpStacks& message);
 std::string encode(const PeerLost& message);
+std::string encode(const Failing& message);
 std::string encode(const Warning& message);
 std::string encode(const RunResult& message);
 
@@ -264,6 +273,7 @@ Result<std::string> message_type(const std::string& line);
 Result<Listening> decode_listening(const std::string& line);
 Result<Start> decode_start(const std::string& line);
 Result<PeerLost> decode_peer_lost(const std::string& line);
+Result<Failing> decode_failing(const std::string& line);
 Result<Warning> decode_warning(const std::string& line);
 Result<RunResult> decode_run_result(const std::string& line);
 

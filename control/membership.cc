@@ -28,8 +28,10 @@ bool is_condemned(const ObservedPod& pod, const api::TrainingJobSpec& spec,
   if (!pod.member) return true;
   if (pod.created_generation == status.membership.generation) return false;
   if (pod.created_generation < pods_since(spec, status)) return true;
-  return std::any_of(status.attempts.begin(), status.attempts.end(),
-                     [&](const auto& attempt) { return is_condemned_by(attempt, pod); });
+  // What ended the present generation has no successor: nothing takes the place of its pods.
+  return std::any_of(status.attempts.begin(), status.attempts.end(), [&](const auto& attempt) {
+    return attempt.generation < status.membership.generation && is_condemned_by(attempt, pod);
+  });
 }
 
 /// Puts one that was made as a spare where status has it.

@@ -52,7 +52,7 @@ std::vector<api::Attempt> condemning_attempts(const api::TrainingJobStatus& stat
 /// Sorts pods into members and condemned by status alone, so that a restart that was written down
 /// but not carried out is carried out by whoever looks next. A pod is condemned when it has lost
 /// the label `member`; when it is older than membership.podsSince (every pod was replaced); when an
-/// attempt that ended names it, and did not end in place; when a newer pod is a
+/// attempt of an earlier generation names it, and did not end in place; when a newer pod is a
 /// member of its index; or when it runs though its index has ended well, as one does that a process
 /// which stood still made late. A pod that was made as a spare is a member where
 /// membership.promoted names it, parked where spares.parked has its number, and else condemned.

@@ -214,12 +214,16 @@ void Planner::plan_ending() {
 }
 
 /// Whether an agent whose ranks have failed is about to end with the verdict that the pod is to
-/// keep: it is told that nothing more comes.
+/// keep: by itself, or as it is told that nothing more comes. The one to blame has told of its
+/// failure whoever heard it.
 bool Planner::gives_verdict(const ObservedPod& pod, const policies::MembersByPod& told) {
+  if (!is_alive(pod) || pod.terminating) return false;
   const auto found = told.find(pod.uid);
-  if (found == told.end() || !is_alive(pod) || pod.terminating) return false;
-  const MemberFact& fact = *found->second;
-  if (!fact.stays || !fact.failure) return false;
+  const bool has_told = found != told.end() && found->second->failure;
+  const api::Attempt* const ended = newest_ended_attempt(next_);
+  const bool to_blame = ended != nullptr && ended->pod_uid == pod.uid && ended->exit_code &&
+                        ended->generation == next_.membership.generation;
+  if (!has_told && !to_blame) return false;
   const api::Condition& decided = *find_condition(next_, ConditionType::kFailureTarget);
   const Duration left = decided.last_transition_time.value_or(now_) + kVerdictGrace - now_;
   // More than the whole grace is left where the clock was set back.
@@ -380,8 +384,9 @@ void Planner::accept(const policies::Gang* gang) {
 }
 
 void Planner::condemn(const std::vector<const ObservedPod*>& pods, std::optional<Duration> grace) {
-  const std::vector<const ObservedPod*> doomed =
-      policies::pods_to_delete(pods, spec_.keep_failed_pods);
+  const api::Attempt* const ended = newest_ended_attempt(next_);
+  const std::vector<const ObservedPod*> doomed = policies::pods_to_delete(
+      pods, spec_.keep_failed_pods, ended == nullptr ? "" : std::string_view(ended->pod_uid));
   for (const ObservedPod* pod : pods) {
     const bool remove = std::find(doomed.begin(), doomed.end(), pod) != doomed.end();
     if (!remove && !pod->member) continue;

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "common/api/encode.h"
+#include "common/api/job_size.h"
 #include "common/hash/hash.h"
 #include "common/worker_contract.h"
 

@@ -206,4 +206,10 @@ const api::Attempt* open_attempt(const api::TrainingJobStatus& status) {
   return found == status.attempts.end() ? nullptr : &*found;
 }
 
+const api::Attempt* newest_ended_attempt(const api::TrainingJobStatus& status) {
+  const auto found = std::find_if(status.attempts.rbegin(), status.attempts.rend(),
+                                  [](const api::Attempt& attempt) { return attempt.end_time; });
+  return found == status.attempts.rend() ? nullptr : &*found;
+}
+
 }  // namespace trainyard::control

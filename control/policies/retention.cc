@@ -22,7 +22,7 @@ bool is_newer(const ObservedPod* a, const ObservedPod* b) {
 }  // namespace
 
 std::vector<const ObservedPod*> pods_to_delete(const std::vector<const ObservedPod*>& condemned,
-                                               int64_t keep_failed) {
+                                               int64_t keep_failed, std::string_view to_blame) {
   std::vector<const ObservedPod*> doomed;
   std::vector<const ObservedPod*> failed;
   for (const ObservedPod* pod : condemned) {
@@ -31,6 +31,8 @@ std::vector<const ObservedPod*> pods_to_delete(const std::vector<const ObservedP
     (pod->phase == PodPhase::kFailed && !pod->lingers ? failed : doomed).push_back(pod);
   }
   std::stable_sort(failed.begin(), failed.end(), is_newer);
+  std::stable_partition(failed.begin(), failed.end(),
+                        [&](const ObservedPod* pod) { return pod->uid == to_blame; });
   const auto kept = std::min(failed.size(), static_cast<size_t>(std::max<int64_t>(0, keep_failed)));
   doomed.insert(doomed.end(), failed.begin() + static_cast<std::ptrdiff_t>(kept), failed.end());
   return doomed;

@@ -29,6 +29,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   check(line, contract::decode_listening);
   check(line, contract::decode_start);
   check(line, contract::decode_peer_lost);
+  check(line, contract::decode_failing);
   check(line, contract::decode_run_result);
   return 0;
 }

@@ -194,6 +194,20 @@ int leave_with(Logger& log, const Identity& id, const Error& error) {
   return contract::exit_code_of(error.code);
 }
 
+/// The same of one that has met its peers: why one of them gave up, that one tells.
+int leave_peers_with(Logger& log, const Identity& id, const AgentLink& link, const Error& error) {
+  const int code = leave_with(log, id, error);
+  const bool follows_peer = error.code == ErrorCode::kAborted && !link.stop_requested();
+  return follows_peer ? contract::kExitPeerLost : code;
+}
+
+/// What peers do when they hear of it may end this rank before it has cleaned up.
+void report_failing(AgentLink& link, const Error& error) {
+  if (error.code == ErrorCode::kPeerLost || error.code == ErrorCode::kAborted) return;
+  (void)link.send(contract::encode(contract::Failing{
+      .exit_code = contract::exit_code_of(error.code), .message = error.message}));
+}
+
 Result<int> train_rank(Logger& log, const Identity& id, AgentLink& link, const CudaSupport* cuda) {
   TRAINYARD_ASSIGN(Progress progress, Progress::map(id.progress_fd));
   TRAINYARD_ASSIGN(FaultPlan faults, FaultPlan::parse(text_from_environment(contract::kEnvFault),
@@ -237,16 +251,17 @@ Result<int> train_rank(Logger& log, const Identity& id, AgentLink& link, const C
                    comm::Groups::make(*world, mesh, context.spec.parallelism.chunks_per_stage));
   groups->observe(context.spans);
   context.groups = &*groups;
+  if (id.world > 1) context.failing = [&](const Error& error) { report_failing(link, error); };
   context.end_at_once = [&](const Error& error) {
     report_lost_peers(link, *groups, error);
-    std::_Exit(leave_with(log, id, error));
+    std::_Exit(leave_peers_with(log, id, link, error));
   };
   Result<TrainOutcome> outcome = train(context);
   if (!outcome) report_lost_peers(link, *groups, outcome.error());
   groups.reset();
   world.reset();  // ends the last writer of spans
   leave_trace(recorder.get(), context, id.rank);
-  if (!outcome) return outcome.error();
+  if (!outcome) return leave_peers_with(log, id, link, outcome.error());
   if (outcome->complete) {
     if (id.rank == 0) {
       const contract::RunResult& result = outcome->result;

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -68,6 +69,9 @@ class Ranks final : public agent::RankHost {
     bool listening_told = false;
     std::vector<std::string> peers;  ///< of the rank table; empty before it has come
     int rounds_alone = 0;
+    int fails_with = 0;       ///< the exit code that it is about to end with; 0: none
+    int rounds_to_clean = 0;  ///< until then
+    bool failing_told = false;
   };
 
   explicit Ranks(Judge& judge) : judge_(judge) {}
@@ -133,11 +137,23 @@ class Ranks final : public agent::RankHost {
     judge_.is_alive[rank.address] = false;
   }
 
+  /// It tells its agent, then its peers, cleans up and ends.
+  void fail(agent::Supervisor& agent, size_t local_rank) {
+    Rank& rank = ranks[local_rank];
+    if (!std::exchange(rank.failing_told, true)) {
+      agent.on_rank_line(static_cast<int>(local_rank),
+                         contract::encode(contract::Failing{rank.fails_with, "bad"}));
+      judge_.is_alive[rank.address] = false;
+    }
+    if (rank.rounds_to_clean-- <= 0) die(rank, {rank.fails_with, 0, false});
+  }
+
   /// What ranks do in a round; told to their agent.
   void live(agent::Supervisor& agent, bool may_end) {
     for (size_t i = 0; i < ranks.size(); ++i) {
       Rank& rank = ranks[i];
       if (rank.dies_by != 0) die(rank, {0, rank.dies_by, false});
+      if (rank.fails_with != 0) fail(agent, i);
       if (rank.alive && !rank.listening_told) {
         rank.listening_told = true;
         agent.on_rank_line(static_cast<int>(i),
@@ -145,11 +161,12 @@ class Ranks final : public agent::RankHost {
       }
       const bool alone = std::any_of(rank.peers.begin(), rank.peers.end(),
                                      [&](const auto& peer) { return !judge_.is_alive[peer]; });
+      if (rank.fails_with != 0) continue;
       if (alone && may_end) continue;  // its peers have ended well, and so does it
       if (alone && ++rank.rounds_alone > kRoundsToMissAPeer) die(rank, {69, 0, false});
     }
     const bool done = may_end && std::all_of(ranks.begin(), ranks.end(), [](const Rank& rank) {
-                        return rank.alive && !rank.peers.empty();
+                        return rank.alive && !rank.peers.empty() && rank.fails_with == 0;
                       });
     for (Rank& rank : ranks) {
       if (done) die(rank, {0, 0, false});
@@ -176,12 +193,19 @@ struct Node {
   std::unique_ptr<agent::Supervisor> agent;
 };
 
-api::TrainingJob in_place_job(int64_t spares) {
+/// How a play's job differs from others.
+struct Setting {
+  int64_t spares = 0;
+  api::RestartStrategy strategy = api::RestartStrategy::kInPlace;
+  int training_rounds = kTrainingRounds;
+};
+
+api::TrainingJob job_in(const Setting& setting) {
   api::TrainingJob job = testing_support::make_job(kNodes);
   job.spec.num_proc_per_node = kRanksPerNode;
-  job.spec.failure_policy.restart_strategy = api::RestartStrategy::kInPlace;
+  job.spec.failure_policy.restart_strategy = setting.strategy;
   job.spec.failure_policy.backoff = {seconds(1), seconds(2)};
-  job.spec.spares.count = spares;
+  job.spec.spares.count = setting.spares;
   return job;
 }
 
@@ -189,7 +213,8 @@ class World {
   testing_support::ManualClock clock_;
 
  public:
-  explicit World(int64_t spares = 0) : cluster(clock_, in_place_job(spares)) {
+  explicit World(const Setting& setting = {})
+      : cluster(clock_, job_in(setting)), setting_(setting) {
     judge.written = [this] { return cluster.truth().status.membership.generation; };
     lead();
   }
@@ -233,6 +258,19 @@ class World {
     return false;
   }
 
+  /// One of the job's ranks fails by itself, if it lives, and cleans up for so many rounds.
+  bool fail_rank(int rank, int exit_code, int rounds = 0) {
+    for (auto& [uid, node] : nodes_) {
+      for (Ranks::Rank& process : node.ranks->ranks) {
+        if (process.launch.rank != rank || !process.alive) continue;
+        process.fails_with = exit_code;
+        process.rounds_to_clean = rounds;
+        return true;
+      }
+    }
+    return false;
+  }
+
   /// The pod of one of the job's ranks is lost with all that runs in it, if any does.
   bool kill_pod(int rank) {
     for (auto& [uid, node] : nodes_) {
@@ -259,33 +297,18 @@ class World {
            control::is_true(status, api::ConditionType::kFailed);
   }
 
+  using Strike = std::function<void(World&, int64_t action)>;
+
   /// Runs the job to its end; before each action `strike` is asked with its number.
-  void run(const std::function<void(World&, int64_t action)>& strike) {
-    for (int round = 0; round < kMostRounds && !has_ended(); ++round) {
-      const bool may_end = round >= kTrainingRounds;
-      act(strike, [&] { keep_nodes(); });
-      for (auto& [uid, node] : nodes_) {
-        Node* const kept = &node;
-        const auto hear = [&] {
-          if (!kept->lost) kept->agent->on_channel();
-        };
-        // What ranks do may come before what the coordinator has said.
-        if (round % 2 == 0) act(strike, hear);
-        act(strike, [&] {
-          if (kept->lost) return;
-          kept->agent->on_timer();
-          if (!kept->agent->finished()) kept->ranks->live(*kept->agent, may_end);
-        });
-        if (round % 2 != 0) act(strike, hear);
-      }
-      act(strike, [&] { coordinator_->poll(Duration::zero()); });
-      act(strike, [&] {
-        if (rounds_to_look_-- <= 0) static_cast<void>(reconciler_->reconcile(cluster.key()));
-      });
-      if (cluster.crashed()) lead();
-      cluster.step();
-      clock_.advance(kRound);
-    }
+  void run(const Strike& strike) {
+    for (int round = 0; round < kMostRounds && !has_ended(); ++round)
+      turn(round, strike);
+  }
+
+  /// What is over goes on for some rounds.
+  void run_on(int rounds) {
+    for (int round = 0; round < rounds; ++round)
+      turn(kMostRounds + round, [](World&, int64_t) {});
   }
 
   MemoryCluster cluster;
@@ -293,8 +316,33 @@ class World {
   int64_t actions = 0;
 
  private:
-  void act(const std::function<void(World&, int64_t)>& strike,
-           const std::function<void()>& action) {
+  void turn(int round, const Strike& strike) {
+    const bool may_end = round >= setting_.training_rounds;
+    act(strike, [&] { keep_nodes(); });
+    for (auto& [uid, node] : nodes_) {
+      Node* const kept = &node;
+      const auto hear = [&] {
+        if (!kept->lost) kept->agent->on_channel();
+      };
+      // What ranks do may come before what the coordinator has said.
+      if (round % 2 == 0) act(strike, hear);
+      act(strike, [&] {
+        if (kept->lost) return;
+        kept->agent->on_timer();
+        if (!kept->agent->finished()) kept->ranks->live(*kept->agent, may_end);
+      });
+      if (round % 2 != 0) act(strike, hear);
+    }
+    act(strike, [&] { coordinator_->poll(Duration::zero()); });
+    act(strike, [&] {
+      if (rounds_to_look_-- <= 0) static_cast<void>(reconciler_->reconcile(cluster.key()));
+    });
+    if (cluster.crashed()) lead();
+    cluster.step();
+    clock_.advance(kRound);
+  }
+
+  void act(const Strike& strike, const std::function<void()>& action) {
     strike(*this, actions++);
     action();
   }
@@ -319,7 +367,7 @@ class World {
   }
 
   void start(Node& node, const control::ObservedPod& pod) {
-    const auto job = in_place_job(0);
+    const auto job = job_in({.strategy = setting_.strategy});
     agent::AgentOptions options;
     options.job_uid = cluster.truth().metadata.uid;
     options.pod_name = pod.name;
@@ -336,6 +384,7 @@ class World {
     node.agent->begin();
   }
 
+  const Setting setting_;
   const std::unique_ptr<Logger> logger_ = Logger::to_nowhere();
   control::MemoryTransport transport_;
   int64_t term_ = 0;
@@ -452,6 +501,135 @@ TEST(InPlaceSimulation, AnotherRankMayDieAtAnyPointOfARecovery) {
   }
 }
 
+/// Longer than any wait for a verdict.
+constexpr int kRoundsToClearUp = 240;
+
+/// Pods of the job that ended with this code and are still there.
+int64_t count_ended(const World& world, int exit_code) {
+  const auto pods = world.cluster.truth().pods;
+  return std::count_if(pods.begin(), pods.end(), [&](const control::ObservedPod& pod) {
+    return pod.exit && pod.exit->exit_code == exit_code && !pod.terminating;
+  });
+}
+
+/// A rank failed for good, and the job with it: its pod tells why, for as long as the job is there.
+void check_failed(World& world, int64_t restarts, const std::string& what) {
+  for (const std::string& violation : world.judge.violations)
+    ADD_FAILURE() << what << ": " << violation;
+  const auto status = world.cluster.truth().status;
+  const api::Condition* const failed = control::find_condition(status, api::ConditionType::kFailed);
+  ASSERT_NE(failed, nullptr) << what;
+  EXPECT_EQ(failed->reason, api::reason::kFatalExitCode) << what;
+  EXPECT_EQ(status.restarts.total, restarts) << what;
+  const api::Attempt* const last = control::newest_ended_attempt(status);
+  ASSERT_NE(last, nullptr) << what;
+  EXPECT_EQ(last->exit_code, contract::kExitBadData) << what;
+  world.run_on(kRoundsToClearUp);
+  const auto pods = world.cluster.truth().pods;
+  const auto blamed = std::find_if(pods.begin(), pods.end(), [&](const control::ObservedPod& pod) {
+    return pod.uid == last->pod_uid;
+  });
+  ASSERT_NE(blamed, pods.end()) << what << ": the pod to blame is gone";
+  EXPECT_EQ(blamed->phase, control::PodPhase::kFailed) << what;
+  EXPECT_EQ(blamed->node_index, kRankThatDies / kRanksPerNode) << what;
+  ASSERT_TRUE(blamed->exit) << what;
+  EXPECT_EQ(blamed->exit->exit_code, contract::kExitBadData) << what;
+}
+
+/// In training, after as many restarts in place.
+constexpr int64_t kFailsAt[] = {150, 450, 900};
+
+class FatalFailureSimulation : public testing::TestWithParam<api::RestartStrategy> {
+ protected:
+  /// Ranks die, then one fails for good `after` actions after it could, and cleans up for `rounds`;
+  /// then there may be trouble.
+  void fail(int64_t kills, int64_t after, int rounds, int64_t trouble_after,
+            const Trouble& trouble) const {
+    World world({.strategy = GetParam(), .training_rounds = 400});
+    const int64_t at = kFailsAt[kills] + after;
+    bool failed = false;
+    int64_t killed = 0;
+    world.run([&](World& now, int64_t action) {
+      for (int64_t kill = 0; kill < kills; ++kill) {
+        if (action == kFailsAt[kill] && now.kill_rank(0)) ++killed;
+      }
+      if (action == at) failed = now.fail_rank(kRankThatDies, contract::kExitBadData, rounds);
+      if (action == at + trouble_after) trouble(now);
+    });
+    ASSERT_TRUE(failed);
+    ASSERT_EQ(killed, kills);
+    check_failed(world, kills,
+                 std::to_string(after) + " actions into the time after " + std::to_string(kills) +
+                     " restarts, trouble " + std::to_string(trouble_after) + " later");
+  }
+};
+
+TEST_P(FatalFailureSimulation, ThePodToBlameTellsWhyWheneverItComes) {
+  for (int64_t kills = 0; kills <= 2; ++kills) {
+    for (int64_t after = 0; after < 14; ++after) {
+      for (const int rounds : {0, 30}) {
+        fail(kills, after, rounds, -1, [](World&) {});
+        if (HasFatalFailure() || HasNonfatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST_P(FatalFailureSimulation, TheLeaderMayChangeAtAnyPoint) {
+  for (const int rounds : {0, kRoundsToComeBack}) {
+    for (int64_t later = 0; later < kRecovery; later += 2) {
+      fail(1, 0, 0, later, [&](World& world) { world.lead(rounds); });
+      if (HasFatalFailure() || HasNonfatalFailure()) return;
+    }
+  }
+}
+
+TEST_P(FatalFailureSimulation, StreamsMayEndAtAnyPoint) {
+  for (int64_t later = 0; later < kRecovery; later += 2) {
+    fail(1, 0, 0, later, [](World& world) { world.cut_streams(); });
+    if (HasFatalFailure() || HasNonfatalFailure()) return;
+  }
+}
+
+/// One that ends with a generation that is over already fails nothing.
+TEST_P(FatalFailureSimulation, ItMayComeAtAnyPointOfARecovery) {
+  int64_t failures = 0;
+  for (int64_t after = 0; after < kRecovery; ++after) {
+    World world({.strategy = GetParam()});
+    world.run([&](World& now, int64_t action) {
+      if (action == kKilledAt) now.kill_rank(0);
+      if (action == kKilledAt + after) now.fail_rank(kRankThatDies, contract::kExitBadData);
+    });
+    const auto status = world.cluster.truth().status;
+    if (control::is_true(status, api::ConditionType::kFailed)) {
+      ++failures;
+      check_failed(world, status.restarts.total, std::to_string(after) + " actions after a kill");
+    } else {
+      EXPECT_TRUE(control::is_true(status, api::ConditionType::kComplete)) << after;
+      world.run_on(kRoundsToClearUp);
+      EXPECT_EQ(count_ended(world, 0), kNodes) << after;
+    }
+    if (HasFatalFailure() || HasNonfatalFailure()) return;
+  }
+  EXPECT_GE(failures, 10) << "before and after the back-off, in which no ranks run";
+}
+
+TEST_P(FatalFailureSimulation, ACompleteJobKeepsItsPods) {
+  World world({.strategy = GetParam()});
+  world.run([](World& now, int64_t action) {
+    if (action == kKilledAt) now.kill_rank(kRankThatDies);
+  });
+  EXPECT_EQ(world.cluster.truth().status.restarts.total, 1);
+  EXPECT_TRUE(control::is_true(world.cluster.truth().status, api::ConditionType::kComplete));
+  world.run_on(kRoundsToClearUp);
+  EXPECT_EQ(count_ended(world, 0), kNodes);
+}
+
+INSTANTIATE_TEST_SUITE_P(Strategies, FatalFailureSimulation,
+                         testing::Values(api::RestartStrategy::kRecreateAll,
+                                         api::RestartStrategy::kReplacePod,
+                                         api::RestartStrategy::kInPlace));
+
 /// Actions by which a spare has a stream, and ranks train.
 constexpr int64_t kPodLostAt = 400;
 /// Actions of a promotion, and more.
@@ -480,7 +658,7 @@ void check_promoted(const World& world, bool promoted, const std::string& what) 
 /// A pod is lost, and at each action after that there is trouble.
 void disturb_promotion(const std::string& name, const Trouble& trouble) {
   for (int64_t after = 0; after < kPromotion; ++after) {
-    World world(1);
+    World world({.spares = 1});
     bool lost = false;
     world.run([&](World& now, int64_t action) {
       if (action == kPodLostAt) lost = now.kill_pod(kRankThatDies);
@@ -493,7 +671,7 @@ void disturb_promotion(const std::string& name, const Trouble& trouble) {
 }
 
 TEST(PromotionSimulation, ASpareTakesTheIndexOfAPodThatIsLost) {
-  World world(1);
+  World world({.spares = 1});
   bool lost = false;
   world.run([&](World& now, int64_t action) {
     if (action == kPodLostAt) lost = now.kill_pod(kRankThatDies);
@@ -503,7 +681,7 @@ TEST(PromotionSimulation, ASpareTakesTheIndexOfAPodThatIsLost) {
 }
 
 TEST(PromotionSimulation, TwoPodsThatAreLostTogetherAreOneGeneration) {
-  World world(1);
+  World world({.spares = 1});
   int lost = 0;
   world.run([&](World& now, int64_t action) {
     if (action != kPodLostAt) return;
@@ -524,7 +702,7 @@ TEST(PromotionSimulation, TwoPodsThatAreLostTogetherAreOneGeneration) {
 TEST(PromotionSimulation, AnotherPodMayBeLostAtAnyPoint) {
   int twice = 0;  // while rank 0 starts anew there is nothing of it to lose
   for (int64_t after = 0; after < kPromotion; after += 3) {
-    World world(1);
+    World world({.spares = 1});
     int lost = 0;
     world.run([&](World& now, int64_t action) {
       if (action == kPodLostAt) lost += now.kill_pod(kRankThatDies) ? 1 : 0;
@@ -559,7 +737,7 @@ TEST(PromotionSimulation, StreamsMayEndAtAnyPoint) {
 TEST(PromotionSimulation, TheLeaderMayDieAroundAnyWrite) {
   for (const auto point : {MemoryCluster::CrashPoint::kBefore, MemoryCluster::CrashPoint::kAfter}) {
     for (int64_t write = 0; write < 8; ++write) {
-      World world(1);
+      World world({.spares = 1});
       world.run([&](World& now, int64_t action) {
         if (action != kPodLostAt) return;
         now.kill_pod(kRankThatDies);

@@ -102,6 +102,24 @@ TEST_F(StayingSupervisorTest, TellsThatAPeerWasMissedWhereNoRankFailed) {
   EXPECT_EQ(exits.back().verdict().exit_code(), contract::kExitPeerLost);
 }
 
+TEST_F(StayingSupervisorTest, TellsTheRankThatWasFailingThoughItHadToBeKilled) {
+  train();
+  supervisor_.on_rank_line(1, contract::encode(contract::Failing{contract::kExitBadData, "gone"}));
+  supervisor_.on_rank_end(0, {contract::kExitPeerLost});
+  pass(Supervisor::kPeerSettleTime);
+  EXPECT_THAT(host_.at(1).signals, ElementsAre(SIGKILL));
+  supervisor_.on_rank_end(1, {0, SIGKILL});
+  std::vector<coordination::RankExited> told;
+  for (const auto& exit : exits_of(heard())) {
+    if (!exit.expected()) told.push_back(exit);
+  }
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].rank(), 3);
+  EXPECT_EQ(told[0].verdict().exit_code(), contract::kExitBadData);
+  EXPECT_EQ(told[0].verdict().signal(), 0);
+  EXPECT_EQ(told[0].verdict().message(), "gone");
+}
+
 TEST_F(StayingSupervisorTest, WaitsForWhatDeadRanksLeftBehind) {
   train();
   fail();

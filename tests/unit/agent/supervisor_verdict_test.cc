@@ -130,6 +130,80 @@ TEST_F(SupervisorVerdictTest, NamesTheRankThatFailedAndNotTheOneThatNoticedFirst
   EXPECT_EQ(supervisor_.finished()->message, "rank 2 printed nothing");
 }
 
+class FailingRankTest : public SupervisorWorld, public ::testing::WithParamInterface<RankEnd> {
+ protected:
+  static std::string failing(int exit_code) {
+    return contract::encode(contract::Failing{exit_code, "tokens/train: not there"});
+  }
+};
+
+/// A rank says so before its peers hear of it; its clean-up may take long, or fail.
+TEST_P(FailingRankTest, IsTheOneToBlameHoweverItEnds) {
+  train();
+  host_.at(1).last_lines = {"step 7"};
+  supervisor_.on_rank_line(1, failing(contract::kExitBadData));
+  EXPECT_FALSE(supervisor_.finished());
+  supervisor_.on_rank_end(0, {contract::kExitRetry, 0});
+  for (const auto& message : heard())
+    EXPECT_FALSE(message.rank_exited().has_verdict()) << "of one that ended after it";
+  pass(Supervisor::kPeerSettleTime);
+  EXPECT_THAT(host_.at(1).signals, ElementsAre(SIGKILL));
+  supervisor_.on_rank_end(1, GetParam());
+  const auto last = heard().back();
+  EXPECT_EQ(last.rank_exited().verdict().exit_code(), contract::kExitBadData);
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->exit_code, contract::kExitBadData);
+  EXPECT_EQ(supervisor_.finished()->signal, std::nullopt);
+  EXPECT_EQ(supervisor_.finished()->rank, 3);
+  EXPECT_EQ(supervisor_.finished()->reason, "Error");
+  const bool ended_itself = GetParam().signal == 0;
+  EXPECT_EQ(supervisor_.finished()->message,
+            ended_itself ? "step 7" : "step 7\ntokens/train: not there");
+}
+
+INSTANTIATE_TEST_SUITE_P(Ends, FailingRankTest,
+                         ::testing::Values(RankEnd{0, SIGKILL}, RankEnd{0, SIGKILL, true},
+                                           RankEnd{0, SIGSEGV},
+                                           RankEnd{contract::kExitBadData, 0}));
+
+TEST_F(FailingRankTest, TheFirstOfTwoIsToBlame) {
+  train();
+  supervisor_.on_rank_line(1, failing(contract::kExitBadData));
+  supervisor_.on_rank_line(0, failing(contract::kExitBadConfig));
+  supervisor_.on_rank_line(1, failing(contract::kExitBug));
+  supervisor_.on_rank_end(0, {contract::kExitBadConfig, 0});
+  supervisor_.on_rank_end(1, {contract::kExitBadData, 0});
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->exit_code, contract::kExitBadData);
+  EXPECT_EQ(supervisor_.finished()->rank, 3);
+}
+
+TEST_F(FailingRankTest, OneThatDoesNotEndIsKilled) {
+  train();
+  supervisor_.on_rank_line(1, failing(contract::kExitBadData));
+  pass(Supervisor::kPeerSettleTime);
+  EXPECT_THAT(host_.at(0).signals, ElementsAre(SIGKILL));
+  EXPECT_THAT(host_.at(1).signals, ElementsAre(SIGKILL));
+}
+
+TEST_F(FailingRankTest, AStopIsAStop) {
+  train();
+  supervisor_.on_terminate();
+  supervisor_.on_rank_line(1, failing(contract::kExitRetry));
+  supervisor_.on_rank_end(0, {contract::kExitPeerLost, 0});
+  supervisor_.on_rank_end(1, {contract::kExitRetry, 0});
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->exit_code, contract::kExitTerminatedAfterCheckpoint)
+      << "they had no state to lose";
+}
+
+TEST_F(FailingRankTest, NonsenseChangesNothing) {
+  train();
+  supervisor_.on_rank_line(1, R"({"type":"failing","exitCode":0,"message":""})");
+  pass(Supervisor::kPeerSettleTime);
+  EXPECT_THAT(host_.at(1).signals, IsEmpty());
+}
+
 TEST_F(SupervisorVerdictTest, AProgramThatNeverSpeaksIsNoWorkerAndFailsTheJob) {
   start_ranks();
   supervisor_.on_rank_end(0, {0, 0});

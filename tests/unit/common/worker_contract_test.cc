@@ -149,6 +149,13 @@ TEST(WorkerContractTest, PeerLostKeepsItsTextExceptBytesThatAreNoText) {
   EXPECT_EQ(decoded->message, "rank \xef\xbf\xbd is gone\n\t\xc3\xa9");
 }
 
+TEST(WorkerContractTest, FailingComesBackAsItWent) {
+  const auto decoded = decode_failing(encode(Failing{65, "tokens/train: not there"}));
+  ASSERT_TRUE(decoded) << decoded.error().message;
+  EXPECT_EQ(decoded->exit_code, 65);
+  EXPECT_EQ(decoded->message, "tokens/train: not there");
+}
+
 TEST(WorkerContractTest, ResultKeepsEveryBitOfItsNumbers) {
   const RunResult result{"0123456789abcdef", 1234567890123, 0.1 + 0.2, 1e-300};
   const auto decoded = decode_run_result(encode(result));
@@ -300,6 +307,13 @@ TEST(WorkerContractTest, HostileMessagesOfRanksAreRefusedByName) {
                  outcome_of(decode_listening(R"({"type":"listening","address":null})")));
   expect_refused({"peerLost", "\"rank\""},
                  outcome_of(decode_peer_lost(R"({"type":"peerLost","rank":-2,"message":""})")));
+  for (const char* code : {"0", "256", "-1", "6.5", "null"}) {
+    expect_refused({"failing", "\"exitCode\""},
+                   outcome_of(decode_failing(std::string(R"({"type":"failing","exitCode":)") +
+                                             code + R"(,"message":""})")));
+  }
+  expect_refused({"failing", "\"message\": missing"},
+                 outcome_of(decode_failing(R"({"type":"failing","exitCode":65})")));
   expect_refused({"result", "\"finalLoss\": found string"},
                  outcome_of(decode_run_result(
                      R"({"type":"result","stateHash":"0","step":1,"finalLoss":"low"})")));

@@ -426,10 +426,27 @@ TEST(RetentionPolicyTest, KeepsTheNewestFailedAndDeletesTheRest) {
   pods[3].phase = PodPhase::kRunning;
   pods[4].terminating = true;
   std::string doomed;
-  for (const auto* pod : policies::pods_to_delete(condemned, 2))
+  for (const auto* pod : policies::pods_to_delete(condemned, 2, ""))
     doomed += pod->name;
   EXPECT_EQ(doomed, "da");
-  EXPECT_EQ(policies::pods_to_delete(condemned, 0).size(), 4u);
+  EXPECT_EQ(policies::pods_to_delete(condemned, 0, "").size(), 4u);
+}
+
+TEST(RetentionPolicyTest, KeepsTheOneToBlameBeforeNewerOnes) {
+  std::vector<ObservedPod> pods(3);
+  std::vector<const ObservedPod*> condemned;
+  for (size_t i = 0; i < pods.size(); ++i) {
+    pods[i].name = pods[i].uid = std::string(1, static_cast<char>('a' + i));
+    pods[i].created_generation = static_cast<int64_t>(i);
+    pods[i].phase = PodPhase::kFailed;
+    condemned.push_back(&pods[i]);
+  }
+  std::string doomed;
+  for (const auto* pod : policies::pods_to_delete(condemned, 2, "a"))
+    doomed += pod->name;
+  EXPECT_EQ(doomed, "b");
+  pods[0].phase = PodPhase::kRunning;
+  EXPECT_EQ(policies::pods_to_delete(condemned, 2, "a"), std::vector({condemned[0]}));
 }
 
 TEST(SchedulePolicyTest, AGangIsPlacedOnlyWhole) {

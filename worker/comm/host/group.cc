@@ -118,7 +118,7 @@ void Group::on_abort(int member, const Failure& failure) {
   const std::string from = "rank " + std::to_string(notice.origin);
   Failure mine = notice;
   if (failure.error.code == ErrorCode::kPeerLost || failure.error.code == ErrorCode::kInternal ||
-      failure.error.code == ErrorCode::kConflict || failure.error.code == ErrorCode::kInvalidData) {
+      failure.error.code == ErrorCode::kConflict) {
     mine.error = failure.error.with_context(from + " reports");
   } else {
     mine.error = {ErrorCode::kAborted, from + " aborted: " + failure.error.message};

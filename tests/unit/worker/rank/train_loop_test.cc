@@ -77,12 +77,14 @@ struct Life {
   std::function<void(const std::string&)> warn = {};
   std::filesystem::path export_to = {};  ///< empty: nowhere
   int64_t evaluated_windows = 8;
+  bool has_data = true;
   bool validates = true;
   int64_t steps = kSteps;
   double learning_rate = 0;  ///< 0: that of tiny_engine
   int64_t patience = 0;      ///< of early stopping; then every second step is evaluated
   /// Of a rank alone on its node; not negative: states are kept there at every step, and copied.
   int memory_fd = -1;
+  std::function<void(const Error&)> failing = {};
   Status meets_across = {};  ///< an error: the rank has broken off the group across nodes
 };
 
@@ -130,10 +132,12 @@ class TrainLoopTest : public ::testing::Test {
                          .data_timeout = life.data_timeout,
                          .spans = life.spans,
                          .stop_requested = life.stop_asked,
-                         .warn = life.warn};
+                         .warn = life.warn,
+                         .failing = life.failing};
     if (!life.root.empty()) context.checkpoint_root = folder_.path() / life.root;
     context.spec.export_to.hugging_face = life.export_to.string();
     context.spec.evaluation.sequences = life.evaluated_windows;
+    if (!life.has_data) context.spec.data.tokens = {(folder_.path() / "gone").string()};
     if (!life.validates) context.spec.data.validation.clear();
     context.spec.steps = life.steps;
     if (life.learning_rate > 0) context.spec.optimizer.learning_rate = life.learning_rate;
@@ -460,6 +464,27 @@ TEST_F(TrainLoopTest, OneRankThatIsAskedStopsAll) {
     EXPECT_EQ(outcome.result.step, 0);
     EXPECT_EQ(outcome.result.state_hash, "") << "nobody gathers for it";
   }
+}
+
+TEST_F(TrainLoopTest, AFailureIsToldBeforeThePeersHearOfIt) {
+  std::atomic<bool> told{false};
+  std::atomic<bool> told_first{false};
+  comm::testing::run_world(comm::TransportKind::kLocal, 2, [&](comm::Communicator& world) {
+    Life life{.has_data = world.rank() == 0};
+    life.failing = [&](const Error& error) {
+      if (world.rank() == 1) {
+        EXPECT_EQ(error.code, ErrorCode::kNotFound) << error.message;
+        std::this_thread::sleep_for(
+            std::chrono::milliseconds(100));  // for a peer that knows already
+        told = true;
+      } else {
+        EXPECT_EQ(error.code, ErrorCode::kAborted);
+        told_first = told.load();
+      }
+    };
+    EXPECT_FALSE(train(life, world));
+  });
+  EXPECT_TRUE(told_first);
 }
 
 TEST_F(TrainLoopTest, AFetchThatIsBrokenOffEndsTheGenerationWithoutAskingTheOthers) {
