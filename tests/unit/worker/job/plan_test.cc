@@ -1,9 +1,12 @@
+#include <cstdint>
+#include <string>
 #include <tuple>
 
 #include <gtest/gtest.h>
 
 #include "common/api/enum_names.h"
 #include "kernels/cpu/cpu_kernel_set.h"
+#include "tests/support/extent.h"
 #include "worker/device/cpu_device.h"
 #include "worker/job/memory_plan.h"
 #include "worker/matrix/world.h"
@@ -69,10 +72,13 @@ matrix::Cell cell_of(int ranks, int64_t micro_sequences, int zero_stage, int sha
 }
 
 TEST(PlanTest, IsWhatAnEngineAllocatesComputesAndSendsAtEveryStage) {
+  int64_t index = 0;
   for (const auto compute : {api::NumberFormat::kFP32, api::NumberFormat::kBF16}) {
     for (const int ranks : {1, 2, 3, 4}) {
       for (const int zero_stage : {0, 1, 2, 3}) {
         for (const int64_t micro_sequences : {1, 4}) {
+          const bool runs = testing_support::in_sample("plans of stages", index++, 4);
+          if (testing_support::kSanitized && !runs) continue;
           SCOPED_TRACE(std::to_string(ranks) + " ranks at stage " + std::to_string(zero_stage) +
                        ", micro-batches of " + std::to_string(micro_sequences));
           expect_planned(matrix::prime_spec(compute),
