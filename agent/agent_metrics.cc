@@ -1,6 +1,8 @@
 #include "agent/agent_metrics.h"
 
+#include <algorithm>
 #include <array>
+#include <chrono>
 #include <utility>
 
 #include "control/telemetry/rank_metrics.h"
@@ -22,7 +24,10 @@ constexpr Family kRunning{"trainyard_agent_running_ranks", Kind::kGauge,
                           "Rank processes of this agent that have not ended."};
 constexpr Family kStarts{"trainyard_rank_starts_total", Kind::kCounter,
                          "Rank processes started, in all generations of the pod."};
-constexpr std::array kFamilies = {kInfo, kStream, kStreams, kRunning, kStarts};
+constexpr Family kLongestTurn{
+    "trainyard_agent_longest_turn_seconds", Kind::kGauge,
+    "Longest turn of the agent's event loop since the agent began, without its wait for events."};
+constexpr std::array kFamilies = {kInfo, kStream, kStreams, kRunning, kStarts, kLongestTurn};
 
 }  // namespace
 
@@ -33,11 +38,18 @@ void AgentMetrics::update(AgentSnapshot snapshot) {
   snapshot_ = std::move(snapshot);
 }
 
+void AgentMetrics::note_turn(Duration length) {
+  const std::lock_guard lock(mutex_);
+  longest_turn_ = std::max(longest_turn_, length);
+}
+
 std::string AgentMetrics::text(const http::ServerCounters& server) const {
   AgentSnapshot snapshot;
+  std::chrono::duration<double> longest_turn{};
   {
     const std::lock_guard lock(mutex_);
     snapshot = snapshot_;
+    longest_turn = longest_turn_;
   }
   metrics::Exposition out(trainer_job_, trainer_namespace_);
   out.add(kInfo, {TRAINYARD_VERSION}, 1);
@@ -45,6 +57,7 @@ std::string AgentMetrics::text(const http::ServerCounters& server) const {
   out.add(kStreams, {}, static_cast<double>(snapshot.streams_opened));
   out.add(kRunning, {}, static_cast<double>(snapshot.ranks_running));
   out.add(kStarts, {}, static_cast<double>(snapshot.rank_starts));
+  out.add(kLongestTurn, {}, longest_turn.count());
   control::add_rank_metrics(out, snapshot.ranks, {}, clock_.now());
   if (gpus_ != nullptr) gpus_->add_metrics(out);
   control::add_server_metrics(out, server);

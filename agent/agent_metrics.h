@@ -42,6 +42,8 @@ class AgentMetrics {
         gpus_(gpus) {}
 
   void update(AgentSnapshot snapshot);
+  /// The agent has looked at no event for so long.
+  void note_turn(Duration length);
   /// The body of /metrics.
   std::string text(const http::ServerCounters& server) const;
   /// Ready: the control stream is open and the ranks run.
@@ -54,6 +56,7 @@ class AgentMetrics {
   const GpuWatch* const gpus_;
   mutable std::mutex mutex_;
   AgentSnapshot snapshot_;
+  Duration longest_turn_{};
 };
 
 }  // namespace trainyard::agent

@@ -132,13 +132,16 @@ class EventLoop {
     fds_.assign({{signals_.get(), POLLIN, 0}, {channel_.wake_fd(), POLLIN, 0}});
     host_.add_poll_fds(fds_);
     const int timeout_ms = poll_timeout_ms(clock_.mono(), supervisor_.next_timer());
-    if (::poll(fds_.data(), fds_.size(), timeout_ms) > 0) {
+    const int ready = ::poll(fds_.data(), fds_.size(), timeout_ms);
+    const MonoTime begin = clock_.mono();
+    if (ready > 0) {
       for (size_t i = 2; i < fds_.size(); ++i)
         host_.serve(fds_[i], listener_);
       if (fds_[0].revents != 0) take_signals();
       if (fds_[1].revents != 0) supervisor_.on_channel();
     }
     supervisor_.on_timer();
+    metrics_.note_turn(clock_.mono() - begin);
   }
 
   void take_signals() {
@@ -175,6 +178,7 @@ control::ContainerExit record_of(const AgentExit& exit) {
   record.reason = exit.reason;
   record.message = exit.message;
   record.last_step = exit.last_step;
+  record.asked = exit.asked;
   record.finished_at = SystemClock().now();
   return record;
 }

@@ -37,11 +37,10 @@ constexpr size_t kMaxUnsentBytes = 8 << 20;
 /// What is read of a rank that has ended: more than a pipe holds, but a bound, as what it has
 /// started may go on writing for ever.
 constexpr int64_t kLastBytes = 2 << 20;
-/// Limits how long one try to end what dead ranks have left behind blocks the agent. A process that
-/// is killed ends within milliseconds, unless it waits in the kernel.
-constexpr std::chrono::milliseconds kLeftBehindTimeout{500};
 /// Processes that an error names.
 constexpr size_t kMaxNamed = 5;
+/// Between two looks at processes that are to end.
+constexpr std::chrono::milliseconds kLookInterval{5};
 
 Result<std::pair<UniqueFd, UniqueFd>> make_pipe() {
   int fds[2];
@@ -105,6 +104,43 @@ std::string name_of_process(pid_t pid) {
   return number + " (" + (name ? printable_text(name->substr(0, name->find('\n')), 64) : "?") + ")";
 }
 
+/// Children of this process, adopted ones among them.
+std::vector<pid_t> children() {
+  std::vector<pid_t> found;
+  std::error_code error;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", error)) {
+    const auto of_thread = read_file(task.path() / "children", 1 << 20);
+    if (!of_thread) continue;
+    std::istringstream pids(*of_thread);
+    for (pid_t pid = 0; pids >> pid;)
+      found.push_back(pid);
+  }
+  return found;
+}
+
+std::string names_of(const std::vector<pid_t>& processes) {
+  std::string names;
+  for (size_t i = 0; i < std::min(processes.size(), kMaxNamed); ++i)
+    names += (i == 0 ? "" : ", ") + name_of_process(processes[i]);
+  if (processes.size() > kMaxNamed) {
+    names += " and " + std::to_string(processes.size() - kMaxNamed) + " more";
+  }
+  return names;
+}
+
+/// Reaps what has ended and kills the rest. Errors: kUnavailable, naming the rest.
+Status kill_children() {
+  while (::waitpid(-1, nullptr, WNOHANG) > 0) {
+  }
+  const std::vector<pid_t> left = children();
+  for (const pid_t pid : left)
+    ::kill(pid, SIGKILL);
+  if (left.empty()) return {};
+  return Error{
+      ErrorCode::kUnavailable,
+      "processes that ranks have started are killed but have not ended: " + names_of(left)};
+}
+
 }  // namespace
 
 struct ProcessHost::Process {
@@ -134,8 +170,12 @@ ProcessHost::~ProcessHost() {
   for (const auto& process : processes_) {
     if (!process->ended) ::kill(process->pid, SIGKILL);
   }
+  const auto deadline = std::chrono::steady_clock::now() + kEndTimeout;
   for (const auto& process : processes_) {
-    if (!process->ended) ::waitpid(process->pid, nullptr, 0);
+    while (!process->ended && std::chrono::steady_clock::now() < deadline) {
+      process->ended = ::waitpid(process->pid, nullptr, WNOHANG) != 0;
+      if (!process->ended) std::this_thread::sleep_for(kLookInterval);
+    }
   }
 }
 
@@ -179,10 +219,12 @@ Result<int> ProcessHost::memory_file(size_t local_rank) {
 }
 
 Status ProcessHost::clear() {
-  TRAINYARD_TRY(end_adopted_children(kLeftBehindTimeout));
+  TRAINYARD_TRY(kill_children());
   processes_.clear();
   return {};
 }
+
+std::string ProcessHost::left() const { return names_of(children()); }
 
 /// In a pod what ranks print is the container's output.
 RankLog ProcessHost::log_of(int rank) const {
@@ -321,28 +363,9 @@ void ProcessHost::write_unsent(Process& process) {
 Status end_adopted_children(std::chrono::milliseconds timeout) {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   while (true) {
-    while (::waitpid(-1, nullptr, WNOHANG) > 0) {
-    }
-    std::vector<pid_t> left;
-    std::error_code error;
-    for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", error)) {
-      const auto children = read_file(task.path() / "children", 1 << 20);
-      if (!children) continue;
-      std::istringstream pids(*children);
-      for (pid_t pid = 0; pids >> pid; left.push_back(pid))
-        ::kill(pid, SIGKILL);
-    }
-    if (left.empty()) return {};
-    if (std::chrono::steady_clock::now() >= deadline) {
-      std::string names;
-      for (size_t i = 0; i < std::min(left.size(), kMaxNamed); ++i)
-        names += (i == 0 ? "" : ", ") + name_of_process(left[i]);
-      return Error{
-          ErrorCode::kUnavailable,
-          std::to_string(left.size()) +
-              " processes that ranks have started are killed but have not ended: " + names};
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    Status ended = kill_children();
+    if (ended || std::chrono::steady_clock::now() >= deadline) return ended;
+    std::this_thread::sleep_for(kLookInterval);
   }
 }
 

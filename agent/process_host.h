@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <poll.h>
@@ -17,7 +18,8 @@
 namespace trainyard::agent {
 
 /// Rank processes of this machine: forked from the calling thread, each with a progress page, a
-/// socket and two pipes whose lines go into POD_DIR/rank-<rank>.log. Not thread-safe; never blocks.
+/// socket and two pipes whose lines go into POD_DIR/rank-<rank>.log. Not thread-safe. It waits for
+/// no process to end, but in its destructor.
 class ProcessHost final : public RankHost {
  public:
   /// What a serve or reap call found.
@@ -26,15 +28,20 @@ class ProcessHost final : public RankHost {
     std::function<void(int local_rank, RankEnd end)> on_end;
   };
 
+  /// Bounds how long the destructor waits for killed ranks. A rank that waits in the kernel may
+  /// outlive it.
+  static constexpr std::chrono::milliseconds kEndTimeout{2000};
+
   /// `environment` (NAME=value) is what ranks inherit. `gpus`, null where there are none, outlives
   /// this.
   ProcessHost(const AgentOptions& options, std::vector<std::string> environment,
               const GpuWatch* gpus = nullptr);
-  /// Kills and reaps what still runs.
+  /// Kills what still runs, and reaps what has ended within kEndTimeout.
   ~ProcessHost() override;
 
   Status start(const RankLaunch& launch) override;
   Status clear() override;
+  std::string left() const override;
   int64_t pid(int local_rank) const override;
   void send(int local_rank, const std::string& line) override;
   void signal(int local_rank, int signal_number) override;

@@ -52,10 +52,13 @@ class RankHost {
 
   /// Starts a rank. Errors: kIo, kInvalidConfig (no program, or none that can run).
   virtual Status start(const RankLaunch& launch) = 0;
-  /// Kills what the ranks, which have all ended, have left behind. Once that is gone, forgets the
-  /// ranks: the next rank that is started has local rank 0 again. Errors: kUnavailable where
-  /// something is still there; nothing is forgotten then, and the call may be repeated.
+  /// Kills what the ranks, which have all ended, have left behind, and waits for nothing. Once that
+  /// is gone, forgets the ranks: the next rank that is started has local rank 0 again. Errors:
+  /// kUnavailable where something was still there; nothing is forgotten then, and the call is to be
+  /// repeated.
   virtual Status clear() = 0;
+  /// Ranks that have not ended and what ranks have left behind, for people: "7 (python3), 9 (sh)".
+  virtual std::string left() const = 0;
   /// Process id of a started rank.
   virtual int64_t pid(int local_rank) const = 0;
   /// Queues a line for the rank's socket; dropped when the rank is gone.

@@ -15,6 +15,7 @@ namespace trainyard::agent {
 namespace {
 
 using contract::kExitDone;
+using contract::kExitTerminatedAfterCheckpoint;
 using control::ChannelEvent;
 using coordination::FromAgent;
 using coordination::ToAgent;
@@ -248,6 +249,9 @@ void Supervisor::on_rank_line(int local_rank, const std::string& line) {
       return end_with(Ending::kFailed, Escalation::kNone, kPeerSettleTime);
     }
     fault = failing.error().message;
+  } else if (type && *type == "askedToEnd") {
+    rank.asked = true;
+    return;
   } else if (type && *type == "warning") {
     const auto warning = contract::decode_warning(line);
     if (warning) {
@@ -273,17 +277,21 @@ void Supervisor::on_rank_line(int local_rank, const std::string& line) {
 void Supervisor::on_rank_end(int local_rank, RankEnd end) {
   Rank& rank = ranks_[static_cast<size_t>(local_rank)];
   rank.end = end;
-  // The rank that failed may end after a rank that only missed it: tell_primary_failure tells
-  // which.
-  const bool may_follow = options_.stays && end.signal == 0 &&
-                          end.exit_code == contract::kExitPeerLost && any_running();
-  const bool explains = ending_ == Ending::kNone || (ending_ == Ending::kFailed && rank.failing);
-  rank.expected = !explains || may_follow;
   if (!rank.failing) rank.end_order = ends_seen_++;
   rank.killed_by_us =
       escalation_ == Escalation::kKilled && end.signal == SIGKILL && !end.out_of_memory;
+  const bool explains = ending_ == Ending::kNone ||
+                        (ending_ == Ending::kFailed && (&rank == first_failing() || rank.asked));
+  // The rank that failed may end after a rank that only followed it: tell_primary_failure tells
+  // which.
+  const bool followed =
+      end.signal == 0 &&
+      (end.exit_code == contract::kExitPeerLost ||
+       (options_.is_engine() && !rank.asked && end.exit_code == kExitTerminatedAfterCheckpoint));
+  const bool may_follow = options_.stays && followed && any_running();
   tell_heartbeat(Counters::kNow);  // the last reading: a short run may end between two heartbeats
-  tell_exit(rank, local_rank);
+  const bool has_verdict = explains && !may_follow && !rank.explained;
+  tell_exit(rank, has_verdict ? Verdict::kTold : Verdict::kNone);
   const bool done = end.signal == 0 && end.exit_code == kExitDone;
   if (ending_ == Ending::kNone && !done) {
     // A signal is nobody's answer to a lost peer, so there is nothing to find out. The others would
@@ -295,6 +303,7 @@ void Supervisor::on_rank_end(int local_rank, RankEnd end) {
 }
 
 void Supervisor::on_terminate() {
+  asked_ = true;
   if (waits_for_order()) return wait_no_longer();
   if (ending_ != Ending::kNone && !joins_) return;
   ending_reason_ = "stopped by a signal";
@@ -347,6 +356,8 @@ void Supervisor::escalate() {
   escalation_ = Escalation::kKilled;
   escalate_at_.reset();
   signal_running(SIGKILL);
+  // They may take long to end, and nobody is to be blamed for others meanwhile.
+  if (ending_ == Ending::kFailed) tell_primary_failure();
 }
 
 void Supervisor::on_timer() {
@@ -361,6 +372,7 @@ void Supervisor::on_timer() {
     clear_again_at_.reset();
     finish_if_done();
   }
+  if (joins_ && now - joins_since_ >= kClearLimit) return give_up_joining();
   if (!ranks_.empty() && now >= next_heartbeat_) {
     next_heartbeat_ = now + kHeartbeatInterval;
     tell_heartbeat(Counters::kWhenDue);
@@ -381,6 +393,7 @@ MonoTime Supervisor::next_timer() const {
   if (escalate_at_) next = std::min(next, *escalate_at_);
   if (reconnect_at_) next = std::min(next, *reconnect_at_);
   if (clear_again_at_) next = std::min(next, *clear_again_at_);
+  if (joins_) next = std::min<MonoTime>(next, joins_since_ + kClearLimit);
   if (!ranks_.empty()) next = std::min(next, next_heartbeat_);
   if (options_.orphan_limit && !stream_open_ && ending_ == Ending::kNone) {
     next = std::min<MonoTime>(next, stream_lost_at_ + *options_.orphan_limit);
@@ -455,32 +468,6 @@ void Supervisor::tell_result() {
   message.mutable_result()->set_stopped_early(result_->stopped_early);
   for (const std::string& warning : result_->warnings)
     message.mutable_result()->add_warnings(printable_text(warning, kMaxMessageBytes));
-  send(message);
-}
-
-void Supervisor::tell_exit(const Rank& rank, int local_rank) {
-  FromAgent message;
-  coordination::RankExited& exited = *message.mutable_rank_exited();
-  exited.set_rank(rank.rank);
-  exited.set_exit_code(rank.end->exit_code);
-  exited.set_signal(rank.end->signal);
-  exited.set_expected(rank.expected);
-  exited.set_pid(host_.pid(local_rank));
-  for (std::string& line : host_.last_lines(local_rank))
-    exited.add_last_lines(std::move(line));
-  if (rank.end->out_of_memory) exited.add_last_lines(kOutOfMemory);
-  if (!exited.expected()) {
-    const AgentExit explained = verdict_of_rank(rank);
-    coordination::RankVerdict& verdict = *exited.mutable_verdict();
-    verdict.set_exit_code(explained.exit_code);
-    verdict.set_signal(explained.signal.value_or(0));
-    verdict.set_reason(explained.reason);
-    verdict.set_message(explained.message);
-    if (const auto step = newest_step()) verdict.set_last_step(*step);
-  }
-  logger_.info(
-      "rank ended",
-      {{"rank", rank.rank}, {"exit_code", rank.end->exit_code}, {"signal", rank.end->signal}});
   send(message);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <csignal>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -31,6 +32,9 @@ struct AgentExit {
   std::optional<int> rank;           ///< the deciding rank
   std::string reason = "Completed";  ///< or "Error"
   std::string message;               ///< the deciding rank's last lines, or what went wrong
+  /// Set for a rank of the engine that ended as it was asked to. True: somebody outside sent
+  /// SIGTERM to it or its pod. False: it followed a rank that was asked.
+  std::optional<bool> asked;
   /// Newest step that any of the node's ranks had done; nullopt where none had a state.
   std::optional<int64_t> last_step;
 };
@@ -87,8 +91,10 @@ class Supervisor {
   /// How long it waits for an order without a stream on which the coordinator speaks or that lasts:
   /// longer than a change of leaders takes. With one the coordinator owes an order.
   static constexpr std::chrono::seconds kOrderLimit{60};
-  /// How long it waits for what ranks left behind to be gone, and how often it kills it.
+  /// How long it waits for killed ranks, and what they left behind, to be gone, and how often it
+  /// looks: at first soon, then ever more rarely.
   static constexpr std::chrono::seconds kClearLimit{30};
+  static constexpr std::chrono::milliseconds kFirstClearInterval{5};
   static constexpr std::chrono::milliseconds kClearInterval{500};
 
  private:
@@ -100,10 +106,11 @@ class Supervisor {
     std::string address;
     bool listening = false;
     std::optional<RankEnd> end;
-    bool expected = false;                     ///< its end is told without a verdict
+    bool explained = false;                    ///< it was told with a verdict
     bool killed_by_us = false;                 ///< its end tells of our impatience, not of a fault
-    std::optional<contract::Failing> failing;  ///< told before it ends, which peers may not await
-    int64_t end_order = 0;                     ///< or of its being about to end
+    bool asked = false;                        ///< to end, by a SIGTERM from outside
+    std::optional<contract::Failing> failing;  ///< its message, sent before it ends
+    int64_t end_order = 0;                     ///< of its end, or of that message
   };
 
   void opened();
@@ -117,7 +124,12 @@ class Supervisor {
   enum class Counters { kWhenDue, kNow };
   void tell_heartbeat(Counters counters);
   void tell_result();
-  void tell_exit(const Rank& rank, int local_rank);
+  enum class Verdict { kTold, kNone };
+  /// Of one that has been killed and has not ended yet, the end to come.
+  void tell_exit(Rank& rank, Verdict verdict);
+  static RankEnd end_of(const Rank& rank);
+  /// The first rank that said it was failing; nullptr: none has.
+  const Rank* first_failing() const;
   void send(coordination::FromAgent& message);
 
   // Generations (supervisor_generation.cc).
@@ -131,6 +143,7 @@ class Supervisor {
   void tell_primary_failure();
   /// Whether the ranks that ended, and all that they left behind, are gone.
   bool clear_ranks();
+  void give_up_joining();
   bool order_is_overdue() const;
   /// The generation it belongs to, or is about to.
   int64_t generation() const { return joins_.value_or(generation_); }
@@ -145,10 +158,15 @@ class Supervisor {
   GpuFailure gpu_failure(const Rank& rank) const;
   AgentExit verdict_of_rank(const Rank& rank) const;
   bool ended_as_asked(const Rank& rank) const;
+  /// It was asked to end, and took longer than the ranks that ended with it.
+  bool outlasted_others(const Rank& rank) const;
   coordination::RankProgress progress_of(const Rank& rank) const;
   /// The rank whose end explains the others; nullptr when all ended as wished.
   const Rank* primary_failure() const;
-  /// The same where it did not only follow a peer.
+  /// primary_failure(), or else the rank whose requested end explains the others; nullptr when all
+  /// ended with 0.
+  const Rank* deciding_rank() const;
+  /// primary_failure() where it did not only follow a peer.
   const Rank* own_failure() const;
 
   const AgentOptions options_;
@@ -172,9 +190,10 @@ class Supervisor {
   int node_index_;                ///< of a spare none until its ranks start
   std::optional<int64_t> joins_;  ///< when the ranks have ended
   std::unique_ptr<coordination::StartGeneration> start_when_joined_;
-  std::optional<MonoTime> clears_since_;    ///< what ranks left behind has not ended since then
-  std::optional<MonoTime> clear_again_at_;  ///< when to kill it again
-  std::optional<MonoTime> waits_since_;     ///< for an order
+  MonoTime joins_since_;
+  std::optional<MonoTime> clear_again_at_;  ///< when to kill what ranks left behind again
+  std::chrono::milliseconds clear_interval_ = kFirstClearInterval;
+  std::optional<MonoTime> waits_since_;  ///< for an order
   bool waits_no_longer_ = false;
   int64_t rank_starts_ = 0;
 
@@ -188,6 +207,7 @@ class Supervisor {
 
   Ending ending_ = Ending::kNone;
   std::string ending_reason_;
+  bool asked_ = false;                         ///< to end, by a SIGTERM of its own
   const Rank* failed_before_fence_ = nullptr;  ///< of ranks_: what the next generation is for
   Escalation escalation_ = Escalation::kNone;
   std::optional<MonoTime> escalate_at_;

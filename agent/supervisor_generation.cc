@@ -14,6 +14,7 @@ void Supervisor::join(int64_t generation, const std::string& reason) {
                                          ending_ != Ending::kJoining);
   // Whoever asked it to end before does not want it in another generation either.
   if (ends) return end_with(Ending::kFenced, Escalation::kKilled, Duration::zero());
+  if (!joins_) joins_since_ = clock_.mono();
   joins_ = generation;
   start_when_joined_.reset();
   end_with(Ending::kJoining, Escalation::kKilled, Duration::zero());
@@ -43,26 +44,29 @@ void Supervisor::begin_generation() {
 bool Supervisor::clear_ranks() {
   const Status cleared = host_.clear();
   if (cleared) {
-    clears_since_.reset();
     clear_again_at_.reset();
+    clear_interval_ = kFirstClearInterval;
     return true;
   }
-  const MonoTime now = clock_.mono();
-  if (!clears_since_) {
-    clears_since_ = now;
+  clear_again_at_ = clock_.mono() + clear_interval_;
+  const bool is_late = clear_interval_ == kClearInterval;
+  clear_interval_ = std::min(2 * clear_interval_, kClearInterval);
+  if (!is_late && clear_interval_ == kClearInterval) {
     logger_.warning("killed processes have not ended; ranks start when they have",
                     {{"generation", *joins_}, {"error", cleared.error().message}});
   }
-  if (now - *clears_since_ < kClearLimit) {
-    clear_again_at_ = now + kClearInterval;
-    return false;
-  }
-  ending_reason_ = cleared.error().message + " after " + std::to_string(kClearLimit.count()) +
-                   " s: no ranks can start in this pod";
-  logger_.error("no ranks can start in this pod", {{"error", cleared.error().message}});
-  joins_.reset();
-  finish_if_done();
   return false;
+}
+
+/// The failure that the next generation is for was told before, and counts once.
+void Supervisor::give_up_joining() {
+  ending_reason_ = "killed processes have not ended within " + std::to_string(kClearLimit.count()) +
+                   " s, no ranks can start in this pod: " + host_.left();
+  logger_.error("no ranks can start in this pod", {{"error", ending_reason_}});
+  joins_.reset();
+  clear_again_at_.reset();
+  finished_ = {contract::kExitRetry, std::nullopt, std::nullopt, "Error", ending_reason_, {}};
+  finished_->last_step = newest_step();
 }
 
 bool Supervisor::waits_for_order() const {
@@ -77,17 +81,21 @@ void Supervisor::wait_no_longer() {
 /// A coordinator that has just begun would wait for ranks that are dead.
 void Supervisor::tell_failures() {
   if (!waits_for_order()) return;
-  for (size_t i = 0; i < ranks_.size(); ++i) {
-    if (ranks_[i].end && !ranks_[i].expected) tell_exit(ranks_[i], static_cast<int>(i));
+  std::vector<Rank*> told;
+  for (Rank& rank : ranks_) {
+    if (rank.explained) told.push_back(&rank);
   }
+  std::sort(told.begin(), told.end(),
+            [](const Rank* a, const Rank* b) { return a->end_order < b->end_order; });
+  for (Rank* rank : told)
+    tell_exit(*rank, Verdict::kTold);
 }
 
 void Supervisor::tell_primary_failure() {
-  const Rank* const primary = primary_failure();
-  if (primary == nullptr || !primary->expected) return;
-  const auto local_rank = static_cast<size_t>(primary - ranks_.data());
-  ranks_[local_rank].expected = false;
-  tell_exit(ranks_[local_rank], static_cast<int>(local_rank));
+  const Rank* const failing = first_failing();
+  const Rank* const decides = failing != nullptr && !failing->end ? failing : deciding_rank();
+  if (decides == nullptr || decides->explained) return;
+  tell_exit(ranks_[static_cast<size_t>(decides - ranks_.data())], Verdict::kTold);
 }
 
 bool Supervisor::order_is_overdue() const {

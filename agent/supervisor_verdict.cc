@@ -58,14 +58,27 @@ coordination::RankProgress Supervisor::progress_of(const Rank& rank) const {
   return progress;
 }
 
+bool Supervisor::outlasted_others(const Rank& rank) const {
+  return rank.asked && rank.killed_by_us && ending_ == Ending::kFailed;
+}
+
 bool Supervisor::ended_as_asked(const Rank& rank) const {
   const RankEnd& end = *rank.end;
-  if (ended_well(end)) return true;
+  if (ended_well(end)) return !rank.failing;
+  if (outlasted_others(rank)) return true;
   if (ending_ != Ending::kStopped || !options_.is_engine() || end.signal != 0) return false;
   // A rank that has no state yet has nothing to save: asked to stop it gives up waiting for its
   // peers, or finds that they have.
   const bool gave_up = end.exit_code == kExitRetry || end.exit_code == kExitPeerLost;
   return gave_up && progress_of(rank).restored_step() < 0;
+}
+
+const Supervisor::Rank* Supervisor::first_failing() const {
+  const Rank* first = nullptr;
+  for (const Rank& rank : ranks_) {
+    if (rank.failing && (first == nullptr || rank.end_order < first->end_order)) first = &rank;
+  }
+  return first;
 }
 
 const Supervisor::Rank* Supervisor::primary_failure() const {
@@ -82,6 +95,19 @@ const Supervisor::Rank* Supervisor::primary_failure() const {
   return primary;
 }
 
+const Supervisor::Rank* Supervisor::deciding_rank() const {
+  if (const Rank* primary = primary_failure()) return primary;
+  // Ended by somebody's SIGTERM: no failure of its own, but no completion either.
+  const Rank* ended = nullptr;
+  for (const Rank& rank : ranks_) {
+    const bool explains = ended == nullptr || (rank.asked && !ended->asked);
+    const bool is_done = !rank.end || (rank.end->signal == 0 && rank.end->exit_code == kExitDone);
+    const bool followed = rank.killed_by_us && !outlasted_others(rank);
+    if (!is_done && !followed && explains) ended = &rank;
+  }
+  return ended;
+}
+
 const Supervisor::Rank* Supervisor::own_failure() const {
   const Rank* primary = primary_failure();
   return primary == nullptr || only_followed_a_peer(*primary->end) ? nullptr : primary;
@@ -90,40 +116,52 @@ const Supervisor::Rank* Supervisor::own_failure() const {
 /// A GPU that has failed explains the ranks of its neighbours, too: they waited for its rank, which
 /// may have ended last, by our own signal.
 GpuFailure Supervisor::gpu_failure(const Rank& rank) const {
-  if (rank.end->gpu.hardware) return rank.end->gpu;
+  const GpuFailure own = end_of(rank).gpu;
+  if (own.hardware) return own;
   const auto of_neighbour = std::find_if(ranks_.begin(), ranks_.end(), [](const Rank& other) {
     return other.end && other.end->gpu.hardware;
   });
-  return of_neighbour == ranks_.end() ? rank.end->gpu : of_neighbour->end->gpu;
+  return of_neighbour == ranks_.end() ? own : of_neighbour->end->gpu;
 }
 
 AgentExit Supervisor::verdict_of_rank(const Rank& rank) const {
   const int local_rank = static_cast<int>(&rank - ranks_.data());
   AgentExit exit;
   exit.rank = rank.rank;
-  // Whatever ended it while it cleaned up.
-  const bool was_failing = rank.failing && rank.end->signal != 0;
-  exit.exit_code = was_failing             ? rank.failing->exit_code
-                   : rank.end->signal != 0 ? 128 + rank.end->signal
-                                           : rank.end->exit_code;
-  if (rank.end->signal != 0 && !was_failing) exit.signal = rank.end->signal;
+  RankEnd end = end_of(rank);
+  if (outlasted_others(rank)) end = {.exit_code = kExitTerminatedAfterCheckpoint};
+  // A rank that is killed, or goes astray, while it cleans up failed before that.
+  const bool was_failing = rank.failing && (end.signal != 0 || end.exit_code == kExitDone);
+  exit.exit_code = was_failing       ? rank.failing->exit_code
+                   : end.signal != 0 ? 128 + end.signal
+                                     : end.exit_code;
+  if (end.signal != 0 && !was_failing) exit.signal = end.signal;
+  const bool as_asked = end.signal == 0 && (end.exit_code == kExitTerminatedAfterCheckpoint ||
+                                            (rank.asked && end.exit_code == kExitRetry));
+  if (options_.is_engine() && as_asked) exit.asked = rank.asked;
   exit.reason = exit.exit_code == kExitDone ? "Completed" : "Error";
-  if (rank.end->out_of_memory && !was_failing) {
+  if (end.out_of_memory && !was_failing) {
     exit.reason = kOomKilled;
     exit.message = kOutOfMemory;
     return exit;
   }
   std::vector<std::string> words = readable_lines(host_.last_lines(local_rank));
-  if (was_failing) words.push_back(rank.failing->message);
+  if (exit.asked.value_or(false)) {
+    words.push_back("rank " + std::to_string(rank.rank) +
+                    " was asked to end by a SIGTERM from outside");
+  }
+  const bool is_said = was_failing && !words.empty() &&
+                       words.back().find(rank.failing->message) != std::string::npos;
+  if (was_failing && !is_said) words.push_back(rank.failing->message);
   const GpuFailure gpu = gpu_failure(rank);
   if (!gpu.words.empty()) words.push_back(gpu.words);
   if (gpu.hardware) exit.reason = control::kGpuFailed;
   exit.message = joined(words);
   if (options_.is_engine() && !rank.listening) {
     // It never spoke the contract's first word: no rank of ours, or one that cannot even load.
-    const bool unusable = rank.end->signal == 0 &&
-                          (exit.exit_code == kExitDone || exit.exit_code == kExitCannotExecute ||
-                           exit.exit_code == kExitNotFound);
+    const bool unusable =
+        end.signal == 0 && (exit.exit_code == kExitDone || exit.exit_code == kExitCannotExecute ||
+                            exit.exit_code == kExitNotFound);
     if (unusable) {
       exit.message = options_.worker.string() + " is no worker that can run here: it ended with " +
                      std::to_string(exit.exit_code) + " before its first message" +
@@ -134,13 +172,47 @@ AgentExit Supervisor::verdict_of_rank(const Rank& rank) const {
   }
   if (exit.message.empty() && exit.exit_code != kExitDone && !exit.signal) {
     const bool silent = host_.last_lines(local_rank).empty();
-    const bool asked = options_.is_engine() && exit.exit_code == kExitTerminatedAfterCheckpoint;
     exit.message = "rank " + std::to_string(rank.rank) +
-                   (asked    ? " was asked to end by a SIGTERM from outside, and did"
-                    : silent ? " printed nothing"
-                             : " gave no reason");
+                   (exit.asked ? " ended with a rank that was asked to end"
+                    : silent   ? " printed nothing"
+                               : " gave no reason");
   }
   return exit;
+}
+
+RankEnd Supervisor::end_of(const Rank& rank) {
+  return rank.end.value_or(RankEnd{.signal = SIGKILL});
+}
+
+void Supervisor::tell_exit(Rank& rank, Verdict verdict) {
+  const auto local_rank = static_cast<int>(&rank - ranks_.data());
+  rank.explained |= verdict == Verdict::kTold;
+  coordination::FromAgent message;
+  coordination::RankExited& exited = *message.mutable_rank_exited();
+  const RankEnd end = end_of(rank);
+  exited.set_rank(rank.rank);
+  exited.set_exit_code(end.exit_code);
+  exited.set_signal(end.signal);
+  exited.set_expected(verdict == Verdict::kNone);
+  exited.set_pid(host_.pid(local_rank));
+  for (std::string& line : host_.last_lines(local_rank))
+    exited.add_last_lines(std::move(line));
+  if (end.out_of_memory) exited.add_last_lines(kOutOfMemory);
+  if (verdict == Verdict::kTold) {
+    const AgentExit explained = verdict_of_rank(rank);
+    coordination::RankVerdict& told = *exited.mutable_verdict();
+    told.set_exit_code(explained.exit_code);
+    told.set_signal(explained.signal.value_or(0));
+    told.set_reason(explained.reason);
+    told.set_message(explained.message);
+    if (explained.asked) told.set_asked(*explained.asked);
+    if (const auto step = newest_step()) told.set_last_step(*step);
+  }
+  if (rank.end) {
+    logger_.info("rank ended",
+                 {{"rank", rank.rank}, {"exit_code", end.exit_code}, {"signal", end.signal}});
+  }
+  send(message);
 }
 
 AgentExit Supervisor::verdict() const {
@@ -158,11 +230,8 @@ AgentExit Supervisor::verdict() const {
       if (failed_before_fence_ != nullptr) return verdict_of_rank(*failed_before_fence_);
       return {kExitRetry, std::nullopt, std::nullopt, "Error", ending_reason_};
     case Ending::kFailed: {
-      if (primary != nullptr) return verdict_of_rank(*primary);
-      // Ended by somebody's SIGTERM: no failure of its own, but no completion either.
-      for (const Rank& rank : ranks_) {
-        if (rank.end->exit_code != kExitDone) return verdict_of_rank(rank);
-      }
+      const Rank* const decides = deciding_rank();
+      if (decides != nullptr) return verdict_of_rank(*decides);
       break;
     }
     case Ending::kStopped: {
@@ -172,7 +241,9 @@ AgentExit Supervisor::verdict() const {
             return rank.end->exit_code == kExitDone;
           });
       if (completed) break;
-      return {kExitTerminatedAfterCheckpoint, std::nullopt, std::nullopt, "Error", ending_reason_};
+      AgentExit stopped{kExitTerminatedAfterCheckpoint, {}, {}, "Error", ending_reason_, {}, {}};
+      if (options_.is_engine()) stopped.asked = asked_;
+      return stopped;
     }
   }
   return {};

@@ -201,6 +201,8 @@ std::string encode(const Failing& message) {
       {{"type", "failing"}, {"exitCode", message.exit_code}, {"message", message.message}});
 }
 
+std::string encode(const AskedToEnd& /*message*/) { return line_of({{"type", "askedToEnd"}}); }
+
 std::string encode(const Warning& message) {
   return line_of({{"type", "warning"}, {"message", message.message}});
 }

@@ -205,12 +205,15 @@ struct PeerLost {
 };
 
 /// Rank to agent, once, before it tells its peers that it gives up: the exit code that it is about
-/// to end with, and why. Not sent by one that only follows a peer:
+/// to end with, and why. Not sent by a rank that only follows a peer:
 /// {"type":"failing","exitCode":65,"message":"..."}.
 struct Failing {
   int exit_code = 0;  ///< 1 to 255
   std::string message;
 };
+
+/// Rank to agent: a SIGTERM came to it that the agent did not send: {"type":"askedToEnd"}.
+struct AskedToEnd {};
 
 /// Rank to agent: something people should know of though training goes on, a checkpoint that was
 /// not written for example: {"type":"warning","message":"..."}.
@@ -263,6 +266,7 @@ std::string encode(const Stop& message);
 std::string encode(const DumpStacks& message);
 std::string encode(const PeerLost& message);
 std::string encode(const Failing& message);
+std::string encode(const AskedToEnd& message);
 std::string encode(const Warning& message);
 std::string encode(const RunResult& message);
 

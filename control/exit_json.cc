@@ -19,6 +19,7 @@ nlohmann::json to_json(const ContainerExit& exit) {
   if (exit.signal) object["signal"] = *exit.signal;
   if (exit.rank) object["rank"] = *exit.rank;
   if (exit.last_step) object["lastStep"] = *exit.last_step;
+  if (exit.asked) object["asked"] = *exit.asked;
   if (exit.finished_at) object["finishedAtNanos"] = exit.finished_at->time_since_epoch().count();
   return object;
 }
@@ -43,6 +44,7 @@ ContainerExit exit_from_json(const nlohmann::json& object) {
   exit.message = object.at("message").get<std::string>();
   if (object.contains("signal")) exit.signal = static_cast<int>(whole_number(object["signal"]));
   if (object.contains("rank")) exit.rank = static_cast<int>(whole_number(object["rank"]));
+  if (object.contains("asked")) exit.asked = object["asked"].get<bool>();
   if (object.contains("lastStep")) exit.last_step = whole_number(object["lastStep"]);
   if (object.contains("finishedAtNanos")) {
     exit.finished_at = Time(Duration(whole_number(object["finishedAtNanos"])));

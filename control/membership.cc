@@ -28,7 +28,7 @@ bool is_condemned(const ObservedPod& pod, const api::TrainingJobSpec& spec,
   if (!pod.member) return true;
   if (pod.created_generation == status.membership.generation) return false;
   if (pod.created_generation < pods_since(spec, status)) return true;
-  // What ended the present generation has no successor: nothing takes the place of its pods.
+  // An attempt of the present generation condemns nothing: no later one replaces its pods.
   return std::any_of(status.attempts.begin(), status.attempts.end(), [&](const auto& attempt) {
     return attempt.generation < status.membership.generation && is_condemned_by(attempt, pod);
   });

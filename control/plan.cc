@@ -214,8 +214,8 @@ void Planner::plan_ending() {
 }
 
 /// Whether an agent whose ranks have failed is about to end with the verdict that the pod is to
-/// keep: by itself, or as it is told that nothing more comes. The one to blame has told of its
-/// failure whoever heard it.
+/// keep: by itself, or as it is told that nothing more comes. The attempt names the pod to blame,
+/// also where this process has not heard its agent.
 bool Planner::gives_verdict(const ObservedPod& pod, const policies::MembersByPod& told) {
   if (!is_alive(pod) || pod.terminating) return false;
   const auto found = told.find(pod.uid);

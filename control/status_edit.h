@@ -61,7 +61,7 @@ void fit_status(api::TrainingJobStatus& status);
 /// The attempt of the current generation that has not ended; nullptr when there is none.
 const api::Attempt* open_attempt(const api::TrainingJobStatus& status);
 
-/// The attempt that ended last, of several that one restart ended its cause's; nullptr: none has.
+/// The attempt that ended last; where a restart ended several, that of its cause. nullptr: none.
 const api::Attempt* newest_ended_attempt(const api::TrainingJobStatus& status);
 
 }  // namespace trainyard::control

@@ -418,7 +418,7 @@ void visit_fields(V& visit, S& spec) {
   visit({.name = "rendezvous", .description = "How processes of foreign images meet."},
         spec.rendezvous);
   visit({.name = "keepFailedPods",
-         .description = "Newest failed pods kept for their logs.",
+         .description = "Failed pods kept for their logs: the one to blame first, then the newest.",
          .minimum = 0,
          .maximum = 100},
         spec.keep_failed_pods);

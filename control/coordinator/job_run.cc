@@ -43,6 +43,7 @@ ContainerExit end_of(const coordination::RankExited& exited, Time now) {
   end.exit_code = verdict.exit_code();
   if (verdict.signal() > 0) end.signal = verdict.signal();
   if (verdict.has_last_step()) end.last_step = verdict.last_step();
+  if (verdict.has_asked()) end.asked = verdict.asked();
   end.reason = clamped(verdict.reason(), kMaxNameBytes);
   end.message = clamped(verdict.message(), kMaxTextBytes);
   end.finished_at = now;
@@ -373,9 +374,9 @@ Worth JobRun::peer_lost(ConnectionId connection, const coordination::PeerLost& f
   return Worth::kALook;
 }
 
-/// If several ranks fail, the first failure explains the others, unless that rank only missed a
-/// peer. An agent reports a failure once per stream: the report is kept when it arrives before the
-/// order of its generation.
+/// If several ranks fail, the first failure explains the others, unless that rank only followed
+/// another. An agent reports a failure once per stream: the report is kept when it arrives before
+/// the order of its generation.
 Worth JobRun::exited(ConnectionId connection, const coordination::RankExited& fact, Time now) {
   Member* member = find(connection);
   if (member == nullptr || !is_rank(fact.rank())) return Worth::kNothing;
@@ -386,9 +387,9 @@ Worth JobRun::exited(ConnectionId connection, const coordination::RankExited& fa
   ContainerExit end = end_of(fact, now);
   if (end.exit_code == contract::kExitDone) return Worth::kNothing;
   std::optional<ContainerExit>& known = member->fact.failure;
-  const bool explains_more = !known || (known->exit_code == contract::kExitPeerLost &&
-                                        end.exit_code != contract::kExitPeerLost);
-  if (!explains_more) return Worth::kNothing;
+  if (known && (!follows_peer(*known) || follows_peer(end))) {
+    return Worth::kNothing;
+  }
   known = std::move(end);
   return Worth::kALook;
 }

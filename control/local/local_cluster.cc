@@ -5,6 +5,7 @@
 #include <unistd.h>
 #include <utility>
 
+#include "common/api/job_size.h"
 #include "control/local/local_impl.h"
 
 namespace trainyard::control::local {
@@ -229,8 +230,12 @@ Result<Observed> LocalCluster::Impl::observe(const JobKey& key) {
   observed.spec = std::move(job.spec);
   observed.status = std::move(job.status);
   const std::lock_guard lock(mutex_);
-  for (const auto& [name, pod] : pods_)
-    observed.pods.push_back(view_of(pod));
+  const api::Container* const trainer = api::trainer_of(observed.spec);
+  for (const auto& [name, pod] : pods_) {
+    ObservedPod& seen = observed.pods.emplace_back(view_of(pod));
+    // Agents do not know under which name their container stands in the template.
+    if (seen.exit && trainer != nullptr) seen.exit->container = trainer->name;
+  }
   return observed;
 }
 

@@ -67,7 +67,7 @@ FailureClass class_of(const ObservedPod& pod) {
   const ContainerExit& exit = *pod.exit;
   if (exit.reason == kOomKilled) return FailureClass::kApplication;
   if (exit.reason == kGpuFailed) return FailureClass::kInfrastructure;
-  const bool by_sigterm = exit.signal == SIGTERM;
+  const bool by_sigterm = exit.signal == SIGTERM || exit.asked.value_or(false);
   if (by_sigterm || exit.exit_code == contract::kExitTerminatedAfterCheckpoint) {
     return FailureClass::kPreemption;
   }
@@ -133,10 +133,9 @@ Loss judge_failed_pod(const api::FailurePolicy& policy, const ObservedPod& pod) 
   loss.reason = pod.exit ? api::reason::kPodFailed : api::reason::kPodLost;
   loss.hardware = pod.exit && pod.exit->reason == kGpuFailed;
   const int code = pod.exit ? pod.exit->exit_code : -1;
-  // When one rank is asked to stop, all ranks write the checkpoint and end alike.
-  const bool asked = pod.terminating || disruption_of(pod) != nullptr;
-  loss.follows_peer = code == contract::kExitPeerLost ||
-                      (code == contract::kExitTerminatedAfterCheckpoint && !loss.signal && !asked);
+  const bool asked = code == contract::kExitTerminatedAfterCheckpoint &&
+                     (pod.terminating || disruption_of(pod) != nullptr);
+  loss.follows_peer = pod.exit && follows_peer(*pod.exit) && !asked;
   if (code == contract::kExitBadConfig || code == contract::kExitBadData) {
     loss.fatal_reason = api::reason::kFatalExitCode;
   }

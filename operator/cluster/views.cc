@@ -96,6 +96,7 @@ void read_last_words(const std::string& words, control::ContainerExit& exit) {
     exit.message = tail_of(told.message);
     exit.rank = told.rank;
     exit.last_step = told.last_step;
+    exit.asked = told.asked;
     exit.signal = told.signal;
     if (exit.reason.empty() || exit.reason == "Error") exit.reason = told.reason;
   } catch (const json::exception&) {

@@ -33,6 +33,10 @@ trainyard_test(evaluation_stop_test TIER process TIMEOUT 600 NOT_UNDER thread
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/train/evaluation_stop_test.cc
   DEPS run_test_support)
 add_dependencies(evaluation_stop_test trainyard trainyard-agent trainyard-worker)
+trainyard_test(asked_to_end_test TIER process TIMEOUT 600 NOT_UNDER thread address
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/train/asked_to_end_test.cc
+  DEPS run_test_support)
+add_dependencies(asked_to_end_test trainyard trainyard-agent trainyard-worker)
 # Sanitizers take memory of their own.
 trainyard_test(pipeline_trace_test TIER process TIMEOUT 600 NOT_UNDER thread
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/train/pipeline_trace_test.cc

@@ -1,9 +1,10 @@
 // A rank that trains nothing: speaks common/worker_contract.h, counts steps of a few milliseconds,
 // keeps its "checkpoint" (a step number) in TRAINYARD_CHECKPOINT_DIR/fake.json, and fails when and
 // how FAKE_RANK_FAULT says: "RANK:STEP:KIND", KIND one of kill, hang, oom, crash (70), config (64);
-// once per run directory. FAKE_RANK_STEPS, FAKE_RANK_STEP_MS and FAKE_RANK_EVERY (steps between
-// checkpoints) set the pace. Every process that it starts or is carries FAKE_RANK_MARK for tests to
-// look for what was left behind.
+// several are separated by commas, and the nth does not happen before generation n. Each happens
+// once per run directory, config each time. FAKE_RANK_STEPS, FAKE_RANK_STEP_MS and FAKE_RANK_EVERY
+// (steps between checkpoints) set the pace. Every process that it starts or is carries
+// FAKE_RANK_MARK for tests to look for what was left behind.
 #include <cstdio>
 #include <cstdlib>
 #include <fcntl.h>
@@ -12,11 +13,13 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
+#include <sstream>
 #include <string>
 #include <sys/mman.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include <vector>
 
 #include "common/base/unique_fd.h"
 #include "common/io/file.h"
@@ -40,6 +43,7 @@ struct Fault {
   int64_t rank = -1;
   int64_t step = -1;
   std::string kind;
+  int64_t generation = 1;  ///< the first in which it happens
 };
 
 Fault fault_of(const std::string& text) {
@@ -50,13 +54,23 @@ Fault fault_of(const std::string& text) {
           text.substr(second + 1)};
 }
 
+std::vector<Fault> faults_of(const std::string& text) {
+  std::vector<Fault> faults;
+  std::istringstream list(text);
+  for (std::string one; std::getline(list, one, ',');) {
+    faults.push_back(fault_of(one));
+    faults.back().generation = static_cast<int64_t>(faults.size());
+  }
+  return faults;
+}
+
 class FakeRank {
  public:
   FakeRank()
       : rank_(number_of(contract::kEnvRank, 0)),
         socket_(static_cast<int>(number_of(contract::kEnvAgentFd, -1))),
         directory_(text_of(contract::kEnvCheckpointDir)),
-        fault_(fault_of(text_of("FAKE_RANK_FAULT"))) {
+        faults_(faults_of(text_of("FAKE_RANK_FAULT"))) {
     void* memory = ::mmap(nullptr, contract::kProgressPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED,
                           static_cast<int>(number_of(contract::kEnvProgressFd, -1)), 0);
     page_ = static_cast<contract::ProgressPage*>(memory);
@@ -212,23 +226,35 @@ class FakeRank {
   }
 
   int fail_if_told() {
-    if (rank_ != fault_.rank || step_ < fault_.step) return 0;
-    const UniqueFd once(::open((directory_ / ("fault-" + fault_.kind)).c_str(),
-                               O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
-    if (!once.valid() && fault_.kind != "config") return 0;
+    for (const Fault& fault : faults_) {
+      const bool is_due =
+          rank_ == fault.rank && step_ >= fault.step && generation_ >= fault.generation;
+      if (!is_due) continue;
+      if (const int code = fail_once(fault); code != 0) return code;
+    }
+    return 0;
+  }
+
+  int fail_once(const Fault& fault) {
+    std::string name = "fault-" + fault.kind;
+    if (fault.generation > 1) name += "-" + std::to_string(fault.generation);
+    const UniqueFd once(
+        ::open((directory_ / name).c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
+    if (!once.valid() && fault.kind != "config") return 0;
     std::fprintf(stderr, "rank %lld fails: %s\n", static_cast<long long>(rank_),
-                 fault_.kind.c_str());
-    if (fault_.kind == "kill") ::raise(SIGKILL);
-    if (fault_.kind == "hang") ::pause();
-    if (fault_.kind == "oom") use_all_memory();
-    if (fault_.kind == "crash") return contract::kExitBug;
+                 fault.kind.c_str());
+    if (fault.kind == "kill") ::raise(SIGKILL);
+    if (fault.kind == "hang") ::pause();
+    if (fault.kind == "oom") use_all_memory();
+    if (fault.kind == "crash") return contract::kExitBug;
     return contract::kExitBadConfig;
   }
 
   const int64_t rank_;
+  const int64_t generation_ = number_of(contract::kEnvGeneration, 1);
   const int socket_;
   const std::filesystem::path directory_;
-  const Fault fault_;
+  const std::vector<Fault> faults_;
   const int64_t steps_ = number_of("FAKE_RANK_STEPS", 50);
   const int64_t step_ms_ = number_of("FAKE_RANK_STEP_MS", 10);
   const int64_t every_ = number_of("FAKE_RANK_EVERY", 10);

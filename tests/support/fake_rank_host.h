@@ -20,11 +20,12 @@ class FakeRankHost final : public agent::RankHost {
     coordination::RankProgress progress;
     std::vector<std::string> last_lines;
     contract::RankCountersReading counters;
+    bool ended = false;  ///< for who keeps count
   };
 
   Status start(const agent::RankLaunch& launch) override {
     if (fail_start) return Error{ErrorCode::kNotFound, "execute /no/worker: no such file"};
-    ranks.push_back({launch, {}, {}, {}, {}, {}});
+    ranks.push_back({launch, {}, {}, {}, {}, {}, false});
     ranks.back().progress.set_checkpoint_step(-1);
     ranks.back().progress.set_restored_step(-1);
     return {};
@@ -32,9 +33,11 @@ class FakeRankHost final : public agent::RankHost {
   Status clear() override {
     ++clears;
     if (leaves_behind) return Error{ErrorCode::kUnavailable, "process 7 (dataloader)"};
+    ++cleared;
     ranks.clear();
     return {};
   }
+  std::string left() const override { return "7 (dataloader)"; }
   int64_t pid(int local_rank) const override { return 1000 + local_rank; }
   void send(int local_rank, const std::string& line) override {
     at(local_rank).received.push_back(line);
@@ -56,7 +59,8 @@ class FakeRankHost final : public agent::RankHost {
   std::vector<Rank> ranks;  ///< by local rank
   bool fail_start = false;
   bool leaves_behind = false;  ///< what cannot be ended
-  int clears = 0;
+  int clears = 0;              ///< tries
+  int cleared = 0;
 };
 
 }  // namespace trainyard::testing_support

@@ -115,9 +115,10 @@ class StepCommunicator {
 /// Asynchronous: every operation is enqueued on the communicator's own execution stream, runs in
 /// the order of the calls, and reports through the Work it returns. All ranks of the group must
 /// call the same operations in the same order; every message carries (generation, sequence, op,
-/// dtype, count) and a mismatch fails both sides with kInternal naming the difference. A watchdog
-/// fails an operation that makes no progress for `Options::deadline`. One-shot: after any error all
-/// later operations fail with that error; build a new communicator in a new generation.
+/// dtype, count). The rank that sees a mismatch fails with kInternal naming the difference; the
+/// others fail with kAborted naming that rank. A watchdog fails an operation that makes no progress
+/// for `Options::deadline`. One-shot: after any error all later operations fail with that error;
+/// build a new communicator in a new generation.
 ///
 /// Thread-safe: operations may be issued from one thread at a time; abort() from any thread.
 /// Reduction order: for integers and kMin/kMax/kLor the result does not depend on it. For floating

@@ -120,6 +120,7 @@ Result<Groups> Groups::on_device(const OnDevice& make) const {
   groups.at = at;
   groups.world = world;
   groups.host_ = this;
+  groups.before_abort_ = before_abort_;
   StepCommunicator* const found[] = {shard, replica_, tied_, tensor, sliced_, context};
   for (size_t group = 0; group < own_.size(); ++group) {
     const bool is_world = group < kStateGroups && found[group] == world;
@@ -226,6 +227,7 @@ std::vector<int> Groups::lost_ranks() const {
 }
 
 void Groups::abort(const Error& reason) const {
+  if (before_abort_) before_abort_(reason);
   std::vector<int> lost;
   if (reason.code == ErrorCode::kPeerLost) lost = lost_ranks();
   for (StepCommunicator* group : all())

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "common/base/error.h"
@@ -26,6 +27,9 @@ enum class GroupUse : uint8_t { kCollectives, kMessages, kExchanges };
 /// a device.
 using OnDevice =
     std::function<Result<std::unique_ptr<StepCommunicator>>(Communicator& host, GroupUse use)>;
+
+/// Is called with the reason of an abort.
+using AbortHook = std::function<void(const Error&)>;
 
 /// The groups in which a rank meets others, by its place on the mesh.
 struct Groups {
@@ -87,6 +91,9 @@ struct Groups {
   std::vector<int> lost_ranks() const;
   /// See Communicator::abort(), on all groups; where the reason is a loss, with lost_ranks().
   void abort(const Error& reason) const;
+  /// `hook` is called with the reason of each abort() before any peer hears of it, also of groups
+  /// that on_device() makes of these later.
+  void before_abort(AbortHook hook) { before_abort_ = std::move(hook); }
 
  private:
   // Shard, replica, tied, tensor, sliced and context, of a rank.
@@ -100,6 +107,7 @@ struct Groups {
   std::vector<StepCommunicator*> all() const;
 
   trace::SpanSink* sink_ = nullptr;
+  AbortHook before_abort_;               // may be empty
   const Groups* host_ = nullptr;         // of groups for a device: those that they are made of
   StepCommunicator* replica_ = nullptr;  // this stage's
   StepCommunicator* tied_ = nullptr;     // those of the first and the last stage

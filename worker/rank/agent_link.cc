@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 namespace trainyard::engine {
 namespace {
@@ -36,6 +37,7 @@ AgentLink::~AgentLink() = default;
 Status AgentLink::send(const std::string& line) {
   if (!socket_.valid()) return {};
   const std::string framed = line.ends_with('\n') ? line : line + "\n";
+  const std::lock_guard lock(sending_);
   size_t sent = 0;
   while (sent < framed.size()) {
     const ssize_t n =
@@ -92,8 +94,11 @@ void AgentLink::read_loop(const std::stop_token& token) {
     if (::poll(watched.data(), watched.size(), kPollMilliseconds) <= 0) continue;
     if ((watched[0].revents & POLLIN) != 0) {
       signalfd_siginfo info{};
-      while (::read(signals_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
-      }
+      bool from_outside = false;
+      while (::read(signals_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info))
+        from_outside |= static_cast<pid_t>(info.ssi_pid) != ::getppid();
+      // Before peers hear of it, and end as this rank does.
+      if (from_outside) (void)send(contract::encode(contract::AskedToEnd{}));
       {
         const std::lock_guard lock(mutex_);
         stop_.store(true, std::memory_order_release);

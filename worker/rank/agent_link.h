@@ -41,6 +41,7 @@ class AgentLink {
   UniqueFd socket_;
   UniqueFd signals_;
   const std::function<void()> on_dump_stacks_;
+  std::mutex sending_;  ///< lines do not mix
   std::mutex mutex_;
   std::condition_variable_any changed_;
   std::optional<contract::Start> start_;

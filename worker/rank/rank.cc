@@ -194,16 +194,19 @@ int leave_with(Logger& log, const Identity& id, const Error& error) {
   return contract::exit_code_of(error.code);
 }
 
-/// The same of one that has met its peers: why one of them gave up, that one tells.
-int leave_peers_with(Logger& log, const Identity& id, const AgentLink& link, const Error& error) {
-  const int code = leave_with(log, id, error);
+/// The exit code of a rank that has met its peers. A rank that gives up because a peer has follows
+/// it, and the peer tells why.
+int exit_code_among_peers(const AgentLink& link, const Error& error) {
   const bool follows_peer = error.code == ErrorCode::kAborted && !link.stop_requested();
-  return follows_peer ? contract::kExitPeerLost : code;
+  return follows_peer ? contract::kExitPeerLost : contract::exit_code_of(error.code);
 }
 
-/// What peers do when they hear of it may end this rank before it has cleaned up.
-void report_failing(AgentLink& link, const Error& error) {
-  if (error.code == ErrorCode::kPeerLost || error.code == ErrorCode::kAborted) return;
+/// Tells the log and the agent why this rank gives up. For after its peers have been told it may be
+/// too late: their ends may lead to its own while it still cleans up.
+void tell_failure(Logger& log, const Identity& id, AgentLink& link, const Error& error) {
+  (void)leave_with(log, id, error);
+  const bool follows_peer = error.code == ErrorCode::kPeerLost || error.code == ErrorCode::kAborted;
+  if (follows_peer || id.world == 1) return;
   (void)link.send(contract::encode(contract::Failing{
       .exit_code = contract::exit_code_of(error.code), .message = error.message}));
 }
@@ -247,21 +250,29 @@ Result<int> train_rank(Logger& log, const Identity& id, AgentLink& link, const C
                    meet(id, link, context.spec, context.job_uid, context.resume));
   TRAINYARD_ASSIGN(const layout::Mesh mesh,
                    layout::mesh_of(context.spec.parallelism, world->size()));
-  TRAINYARD_ASSIGN(std::optional<comm::Groups> groups,
-                   comm::Groups::make(*world, mesh, context.spec.parallelism.chunks_per_stage));
+  Result<comm::Groups> made =
+      comm::Groups::make(*world, mesh, context.spec.parallelism.chunks_per_stage);
+  if (!made) {
+    tell_failure(log, id, link, made.error());
+    return exit_code_among_peers(link, made.error());
+  }
+  std::optional<comm::Groups> groups = *std::move(made);
+  bool told = false;
+  groups->before_abort([&](const Error& error) {
+    if (!std::exchange(told, true)) tell_failure(log, id, link, error);
+  });
   groups->observe(context.spans);
   context.groups = &*groups;
-  if (id.world > 1) context.failing = [&](const Error& error) { report_failing(link, error); };
   context.end_at_once = [&](const Error& error) {
     report_lost_peers(link, *groups, error);
-    std::_Exit(leave_peers_with(log, id, link, error));
+    std::_Exit(exit_code_among_peers(link, error));
   };
   Result<TrainOutcome> outcome = train(context);
   if (!outcome) report_lost_peers(link, *groups, outcome.error());
   groups.reset();
   world.reset();  // ends the last writer of spans
   leave_trace(recorder.get(), context, id.rank);
-  if (!outcome) return leave_peers_with(log, id, link, outcome.error());
+  if (!outcome) return exit_code_among_peers(link, outcome.error());
   if (outcome->complete) {
     if (id.rank == 0) {
       const contract::RunResult& result = outcome->result;
@@ -274,7 +285,8 @@ Result<int> train_rank(Logger& log, const Identity& id, AgentLink& link, const C
   }
   log.info("stopped at a step boundary",
            {{"step", outcome->result.step}, {"checkpointed", outcome->checkpointed}});
-  return outcome->checkpointed ? contract::kExitTerminatedAfterCheckpoint : contract::kExitRetry;
+  if (outcome->checkpointed) return contract::kExitTerminatedAfterCheckpoint;
+  return link.stop_requested() ? contract::kExitRetry : contract::kExitPeerLost;
 }
 
 }  // namespace

@@ -46,10 +46,7 @@ class Run {
   explicit Run(const TrainContext& context)
       : context_(context), spec_(context.spec), groups_(context.groups), skipped_(context) {}
 
-  void abort(const Error& reason) {
-    if (context_.failing) context_.failing(reason);
-    groups_->abort(reason);
-  }
+  void abort(const Error& reason) { groups_->abort(reason); }
 
   /// Ends what the ranks' devices do together. True where this rank's device cannot be freed.
   bool close(const Error* reason) {

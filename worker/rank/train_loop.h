@@ -45,8 +45,6 @@ struct TrainContext {
   std::function<bool()> stop_requested;
   /// Tells people of what went wrong though training goes on; may be empty.
   std::function<void(const std::string&)> warn;
-  /// Told of the error that ends the run, before the peers are; may be empty.
-  std::function<void(const Error&)> failing;
   /// Ends the process as one that failed so, freeing nothing: a call into NCCL does not return, and
   /// to free what its kernels may use would never return either. May be empty.
   std::function<void(const Error&)> end_at_once;

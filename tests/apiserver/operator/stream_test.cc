@@ -3,6 +3,8 @@
 #include <fstream>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -132,6 +134,12 @@ class StreamTest : public testing_support::JobTest {
         kTraining);
   }
 
+  /// Plays the machine for longer than the operator waits before it deletes a pod.
+  void let_it_delete() {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+    ASSERT_TRUE(until([&] { return std::chrono::steady_clock::now() > end; }));
+  }
+
   /// The highest term that was led in, as the Secret of the control stream has it.
   int64_t remembered_term() const {
     return std::stoll(
@@ -231,8 +239,51 @@ TEST_F(StreamTest, AKilledRankStartsAgainInItsPod) {
   EXPECT_EQ(attempt["inPlace"], true) << attempt.dump(2);
   EXPECT_EQ(attempt["rank"], 1) << attempt.dump(2);
   EXPECT_GE(attempt["resumedFromStep"], 20) << attempt.dump(2);
+  let_it_delete();
+  EXPECT_THAT(names_of_pods("tiny"), testing::UnorderedElementsAreArray(pods)) << "with their logs";
   EXPECT_TRUE(testing_support::same_hash(trainyard_->state_hash(machine_->claim("ckpt") / "tiny"),
                                          trainyard_->state_hash_of_run(job)));
+}
+
+TEST_F(StreamTest, AFatalExitKeepsThePodThatTellsWhy) {
+  // Rank 0 fails if the folder of its job is missing. Otherwise it lets rank 3 fail for good.
+  const std::string script = "cd " + folder().string() +
+                             "; case $RANK in"
+                             " 0) mkdir $1 2>/dev/null && exit 7; : >$1/go; exec sleep 1000;;"
+                             " 3) while [ ! -e $1/go ]; do sleep 0.1; done; exit 64;;"
+                             " *) exec sleep 1000;; esac";
+  const std::vector<std::pair<std::string, std::string>> jobs = {
+      {"recreated", "RecreateAll"}, {"at-once", "InPlace"}, {"restarted", "InPlace"}};
+  for (const auto& [name, strategy] : jobs) {
+    if (name != "restarted") std::filesystem::create_directory(folder() / name);
+    Json job = program_job(script);
+    job["metadata"]["name"] = name;
+    job["spec"]["failurePolicy"]["restartStrategy"] = strategy;
+    job["spec"]["template"]["spec"]["containers"][0]["args"] = {name};
+    apply(job);
+  }
+  for (const auto& [name, strategy] : jobs) {
+    ASSERT_TRUE(until([&, name = name] { return condition(name, "Failed") == "True"; }))
+        << job_status(name).dump(2);
+  }
+  let_it_delete();
+  for (const auto& [name, strategy] : jobs) {
+    SCOPED_TRACE(name);
+    const Json status = job_status(name);
+    EXPECT_EQ(reason(name, "Failed"), "FatalExitCode");
+    EXPECT_EQ(status["restarts"].value("inPlace", -1), name == "restarted" ? 1 : 0);
+    const Json attempt = status["attempts"].back();
+    EXPECT_EQ(attempt.value("exitCode", 0), 64) << attempt.dump(2);
+    EXPECT_EQ(attempt.value("rank", -1), 3) << attempt.dump(2);
+    const std::vector<Json> left = pods(name);
+    EXPECT_THAT(left, testing::SizeIs(1));
+    for (const Json& pod : left) {
+      EXPECT_EQ(pod["metadata"]["uid"], attempt["podUID"]);
+      EXPECT_EQ(pod["status"]["phase"], "Failed");
+      const Json& trainer = pod["status"]["containerStatuses"][0];
+      EXPECT_EQ(trainer["state"]["terminated"]["exitCode"], 64) << trainer.dump(2);
+    }
+  }
 }
 
 TEST_F(StreamTest, AProgramOfAnotherImageIsStartedOnceARank) {

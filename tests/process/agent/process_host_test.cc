@@ -162,6 +162,19 @@ TEST_F(ProcessHostTest, WhatARankLeavesBehindIsEnded) {
   EXPECT_THAT(testing_support::processes_with(mark_), IsEmpty());
 }
 
+TEST_F(ProcessHostTest, ClearsWithoutWaiting) {
+  ASSERT_TRUE(start("setsid sleep 1000 & until grep -q sleep /proc/$!/comm; do :; done; exit 0"));
+  ASSERT_TRUE(serve_to_the_end());
+  EXPECT_THAT(host_->left(), HasSubstr("(sleep)"));
+  const Status first = host_->clear();
+  ASSERT_FALSE(first) << "it waited for what it killed";
+  EXPECT_EQ(first.error().code, ErrorCode::kUnavailable);
+  EXPECT_THAT(first.error().message, HasSubstr("(sleep)"));
+  EXPECT_TRUE(end_adopted_children(kDeadline));
+  EXPECT_TRUE(host_->clear());
+  EXPECT_EQ(host_->left(), "");
+}
+
 TEST_F(ProcessHostTest, WhatARankHasStartedMayNotHoldItsEndUpByWriting) {
   ASSERT_TRUE(start("yes & exit 3"));
   ASSERT_TRUE(serve_to_the_end());

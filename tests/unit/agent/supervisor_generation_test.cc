@@ -16,6 +16,7 @@ using coordination::ToAgent;
 using std::chrono::seconds;
 using ::testing::Contains;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 AgentOptions staying() {
   AgentOptions options = options_of_a_local_run();
@@ -46,6 +47,14 @@ class StayingSupervisorTest : public SupervisorWorld {
     host_.at(0).last_lines = {"last words"};
     supervisor_.on_rank_end(0, {0, SIGKILL});
     supervisor_.on_rank_end(1, {0, SIGKILL});
+  }
+
+  void reconnect() {
+    transport_.set_reachable(false);
+    supervisor_.on_channel();
+    transport_.set_reachable(true);
+    for (int i = 0; i < 20 && !supervisor_.snapshot().stream_open; ++i)
+      pass(seconds(1));
   }
 
   static std::vector<coordination::RankExited> exits_of(const std::vector<FromAgent>& messages) {
@@ -80,11 +89,7 @@ TEST_F(StayingSupervisorTest, TellsTheRankThatFailedWhereOneThatMissedItEndsFirs
   EXPECT_EQ(exits.back().rank(), 3);
   EXPECT_FALSE(exits.back().expected());
   EXPECT_EQ(exits.back().verdict().exit_code(), contract::kExitBadData);
-  transport_.set_reachable(false);
-  supervisor_.on_channel();
-  transport_.set_reachable(true);
-  for (int i = 0; i < 20 && !supervisor_.snapshot().stream_open; ++i)
-    pass(seconds(1));
+  reconnect();
   const auto again = exits_of(heard());
   ASSERT_EQ(again.size(), 1u);
   EXPECT_EQ(again[0].verdict().exit_code(), contract::kExitBadData);
@@ -96,10 +101,13 @@ TEST_F(StayingSupervisorTest, TellsThatAPeerWasMissedWhereNoRankFailed) {
   pass(Supervisor::kPeerSettleTime);
   EXPECT_THAT(host_.at(1).signals, ElementsAre(SIGKILL));
   supervisor_.on_rank_end(1, {0, SIGKILL});
-  const auto exits = exits_of(heard());
-  ASSERT_FALSE(exits.empty());
-  EXPECT_EQ(exits.back().rank(), 2);
-  EXPECT_EQ(exits.back().verdict().exit_code(), contract::kExitPeerLost);
+  std::vector<coordination::RankExited> told;
+  for (const auto& exit : exits_of(heard())) {
+    if (exit.has_verdict()) told.push_back(exit);
+  }
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].rank(), 2);
+  EXPECT_EQ(told[0].verdict().exit_code(), contract::kExitPeerLost);
 }
 
 TEST_F(StayingSupervisorTest, TellsTheRankThatWasFailingThoughItHadToBeKilled) {
@@ -108,16 +116,63 @@ TEST_F(StayingSupervisorTest, TellsTheRankThatWasFailingThoughItHadToBeKilled) {
   supervisor_.on_rank_end(0, {contract::kExitPeerLost});
   pass(Supervisor::kPeerSettleTime);
   EXPECT_THAT(host_.at(1).signals, ElementsAre(SIGKILL));
+  const auto expect_told = [&] {
+    std::vector<coordination::RankExited> told;
+    for (const auto& exit : exits_of(heard())) {
+      if (!exit.expected()) told.push_back(exit);
+    }
+    ASSERT_EQ(told.size(), 1u);
+    EXPECT_EQ(told[0].rank(), 3);
+    EXPECT_EQ(told[0].verdict().exit_code(), contract::kExitBadData);
+    EXPECT_EQ(told[0].verdict().signal(), 0);
+    EXPECT_EQ(told[0].verdict().message(), "gone");
+  };
+  expect_told();
+  reconnect();
+  expect_told();
   supervisor_.on_rank_end(1, {0, SIGKILL});
-  std::vector<coordination::RankExited> told;
-  for (const auto& exit : exits_of(heard())) {
-    if (!exit.expected()) told.push_back(exit);
-  }
-  ASSERT_EQ(told.size(), 1u);
-  EXPECT_EQ(told[0].rank(), 3);
-  EXPECT_EQ(told[0].verdict().exit_code(), contract::kExitBadData);
-  EXPECT_EQ(told[0].verdict().signal(), 0);
-  EXPECT_EQ(told[0].verdict().message(), "gone");
+  for (const auto& exit : exits_of(heard()))
+    EXPECT_TRUE(exit.expected()) << "it has been told why";
+  reconnect();
+  expect_told();
+}
+
+TEST_F(StayingSupervisorTest, TellsThatAPeerWasMissedThoughAMateCannotBeKilled) {
+  train();
+  supervisor_.on_rank_end(0, {contract::kExitPeerLost});
+  heard();
+  pass(Supervisor::kPeerSettleTime);
+  const auto exits = exits_of(heard());
+  ASSERT_EQ(exits.size(), 1u);
+  EXPECT_EQ(exits[0].verdict().exit_code(), contract::kExitPeerLost);
+}
+
+TEST_F(StayingSupervisorTest, ANewCoordinatorHearsOfSeveralInTheOrderOfTheirEnds) {
+  train();
+  supervisor_.on_rank_line(0, contract::encode(contract::AskedToEnd{}));
+  supervisor_.on_rank_end(1, {0, SIGSEGV});
+  supervisor_.on_rank_end(0, {0, SIGKILL});
+  heard();
+  reconnect();
+  const auto exits = exits_of(heard());
+  ASSERT_FALSE(exits.empty());
+  EXPECT_EQ(exits[0].rank(), 3);
+  EXPECT_EQ(exits[0].verdict().exit_code(), 128 + SIGSEGV);
+}
+
+TEST_F(StayingSupervisorTest, TellsWhoWasAskedToEndThoughItHadToBeKilled) {
+  train();
+  supervisor_.on_rank_line(1, contract::encode(contract::AskedToEnd{}));
+  supervisor_.on_rank_end(0, {contract::kExitTerminatedAfterCheckpoint});
+  pass(Supervisor::kPeerSettleTime);
+  EXPECT_THAT(host_.at(1).signals, ElementsAre(SIGKILL));
+  supervisor_.on_rank_end(1, {0, SIGKILL});
+  const auto exits = exits_of(heard());
+  ASSERT_FALSE(exits.empty());
+  EXPECT_EQ(exits.back().rank(), 3);
+  EXPECT_EQ(exits.back().verdict().exit_code(), contract::kExitTerminatedAfterCheckpoint);
+  EXPECT_EQ(exits.back().verdict().signal(), 0);
+  EXPECT_TRUE(exits.back().verdict().asked());
 }
 
 TEST_F(StayingSupervisorTest, WaitsForWhatDeadRanksLeftBehind) {
@@ -127,27 +182,75 @@ TEST_F(StayingSupervisorTest, WaitsForWhatDeadRanksLeftBehind) {
   tell(join(4));
   tell(start(4));
   EXPECT_EQ(host_.at(0).launch.generation, 3) << "nothing new beside what is left";
-  pass(Supervisor::kClearInterval);
+  pass(Supervisor::kFirstClearInterval);
   EXPECT_EQ(host_.clears, 2);
   host_.leaves_behind = false;
-  pass(Supervisor::kClearInterval);
+  pass(2 * Supervisor::kFirstClearInterval);
   ASSERT_EQ(host_.ranks.size(), 2u);
   EXPECT_EQ(host_.at(0).launch.generation, 4);
 }
 
-TEST_F(StayingSupervisorTest, EndsWithItsVerdictWhereItCannotClear) {
+TEST_F(StayingSupervisorTest, LooksEverMoreRarelyForWhatDeadRanksLeftBehind) {
+  train();
+  fail();
+  host_.leaves_behind = true;
+  const MonoTime begin = clock_.mono();
+  tell(join(4));
+  for (int i = 0; i < 1000 && !supervisor_.finished(); ++i)
+    pass(supervisor_.next_timer() - clock_.mono());
+  EXPECT_EQ(clock_.mono() - begin, Supervisor::kClearLimit);
+  EXPECT_GT(host_.clears, Supervisor::kClearLimit / Supervisor::kClearInterval);
+  EXPECT_LT(host_.clears, Supervisor::kClearLimit / Supervisor::kClearInterval + 10);
+}
+
+/// What it failed by was told before, and is not told, and counted, a second time.
+TEST_F(StayingSupervisorTest, EndsWhereItCannotClearAndNamesWhatIsLeft) {
   train();
   fail();
   host_.leaves_behind = true;
   tell(join(4));
   tell(start(4));
-  for (Duration time{0}; time < Supervisor::kClearLimit; time += Supervisor::kClearInterval) {
-    EXPECT_FALSE(supervisor_.finished());
-    pass(Supervisor::kClearInterval);
-  }
+  pass(Supervisor::kClearLimit - std::chrono::milliseconds(1));
+  EXPECT_FALSE(supervisor_.finished());
+  pass(std::chrono::milliseconds(1));
   ASSERT_TRUE(supervisor_.finished());
-  EXPECT_EQ(supervisor_.finished()->exit_code, 128 + SIGKILL);
+  EXPECT_EQ(supervisor_.finished()->exit_code, contract::kExitRetry);
+  EXPECT_EQ(supervisor_.finished()->rank, std::nullopt);
+  EXPECT_THAT(supervisor_.finished()->message, HasSubstr("7 (dataloader)"));
   EXPECT_EQ(host_.at(0).launch.generation, 3);
+}
+
+TEST_F(StayingSupervisorTest, EndsWhereARankCannotBeKilled) {
+  train();
+  tell(join(4));
+  tell(start(4));
+  supervisor_.on_rank_end(0, {0, SIGKILL});
+  pass(Supervisor::kClearLimit / 2);
+  tell(join(5));
+  EXPECT_FALSE(supervisor_.finished());
+  pass(Supervisor::kClearLimit / 2);
+  ASSERT_TRUE(supervisor_.finished()) << "a newer order does not make it wait anew";
+  EXPECT_EQ(supervisor_.finished()->exit_code, contract::kExitRetry);
+  EXPECT_THAT(supervisor_.finished()->message, HasSubstr("7 (dataloader)"));
+  EXPECT_EQ(host_.clears, 0);
+}
+
+TEST_F(StayingSupervisorTest, TheTimeToEndIsThatOfEachOrder) {
+  train();
+  fail();
+  for (const int64_t generation : {4, 5}) {
+    host_.leaves_behind = true;
+    tell(join(generation));
+    tell(start(generation));
+    pass(Supervisor::kClearLimit - seconds(1));
+    host_.leaves_behind = false;
+    pass(Supervisor::kClearInterval);
+    ASSERT_EQ(host_.ranks.size(), 2u);
+    ASSERT_EQ(host_.at(0).launch.generation, generation);
+    pass(Supervisor::kClearLimit);
+    ASSERT_FALSE(supervisor_.finished());
+    fail();
+  }
 }
 
 TEST_F(StayingSupervisorTest, BeginsTheNextGenerationInItsPod) {
@@ -296,11 +399,7 @@ TEST_F(StayingSupervisorTest, TakesTheIndexThatItIsStartedAt) {
   tell(message);
   ASSERT_EQ(host_.ranks.size(), 2u);
   EXPECT_EQ(host_.at(0).launch.node_index, 5);
-  transport_.set_reachable(false);
-  supervisor_.on_channel();
-  transport_.set_reachable(true);
-  for (int i = 0; i < 20 && !supervisor_.snapshot().stream_open; ++i)
-    pass(seconds(1));
+  reconnect();
   EXPECT_EQ(heard().at(0).hello().node_index(), 5);
 }
 
@@ -338,11 +437,7 @@ TEST_F(StayingSupervisorTest, ANewCoordinatorHearsTheVerdictAgain) {
   train();
   fail();
   heard();
-  transport_.set_reachable(false);
-  supervisor_.on_channel();
-  transport_.set_reachable(true);
-  for (int i = 0; i < 20 && !supervisor_.snapshot().stream_open; ++i)
-    pass(seconds(1));
+  reconnect();
   const auto messages = heard();
   ASSERT_FALSE(messages.empty());
   EXPECT_TRUE(messages[0].hello().stays());

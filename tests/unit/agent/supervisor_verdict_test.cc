@@ -1,6 +1,8 @@
 // How the agent ends, and what it says of it (agent/supervisor_verdict.cc).
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -135,6 +137,14 @@ class FailingRankTest : public SupervisorWorld, public ::testing::WithParamInter
   static std::string failing(int exit_code) {
     return contract::encode(contract::Failing{exit_code, "tokens/train: not there"});
   }
+  /// Of the newest verdict since the last call; -1: none.
+  int code_told() {
+    int code = -1;
+    for (const auto& message : heard()) {
+      if (message.rank_exited().has_verdict()) code = message.rank_exited().verdict().exit_code();
+    }
+    return code;
+  }
 };
 
 /// A rank says so before its peers hear of it; its clean-up may take long, or fail.
@@ -148,22 +158,22 @@ TEST_P(FailingRankTest, IsTheOneToBlameHoweverItEnds) {
     EXPECT_FALSE(message.rank_exited().has_verdict()) << "of one that ended after it";
   pass(Supervisor::kPeerSettleTime);
   EXPECT_THAT(host_.at(1).signals, ElementsAre(SIGKILL));
+  EXPECT_EQ(code_told(), contract::kExitBadData) << "it may end late";
   supervisor_.on_rank_end(1, GetParam());
-  const auto last = heard().back();
-  EXPECT_EQ(last.rank_exited().verdict().exit_code(), contract::kExitBadData);
+  EXPECT_EQ(code_told(), -1) << "once is enough";
   ASSERT_TRUE(supervisor_.finished());
   EXPECT_EQ(supervisor_.finished()->exit_code, contract::kExitBadData);
   EXPECT_EQ(supervisor_.finished()->signal, std::nullopt);
   EXPECT_EQ(supervisor_.finished()->rank, 3);
   EXPECT_EQ(supervisor_.finished()->reason, "Error");
-  const bool ended_itself = GetParam().signal == 0;
+  const bool ended_itself = GetParam().exit_code != 0;
   EXPECT_EQ(supervisor_.finished()->message,
             ended_itself ? "step 7" : "step 7\ntokens/train: not there");
 }
 
 INSTANTIATE_TEST_SUITE_P(Ends, FailingRankTest,
                          ::testing::Values(RankEnd{0, SIGKILL}, RankEnd{0, SIGKILL, true},
-                                           RankEnd{0, SIGSEGV},
+                                           RankEnd{0, SIGSEGV}, RankEnd{0, 0},
                                            RankEnd{contract::kExitBadData, 0}));
 
 TEST_F(FailingRankTest, TheFirstOfTwoIsToBlame) {
@@ -173,6 +183,11 @@ TEST_F(FailingRankTest, TheFirstOfTwoIsToBlame) {
   supervisor_.on_rank_line(1, failing(contract::kExitBug));
   supervisor_.on_rank_end(0, {contract::kExitBadConfig, 0});
   supervisor_.on_rank_end(1, {contract::kExitBadData, 0});
+  for (const auto& message : heard()) {
+    if (message.rank_exited().has_verdict()) {
+      EXPECT_EQ(message.rank_exited().rank(), 3);
+    }
+  }
   ASSERT_TRUE(supervisor_.finished());
   EXPECT_EQ(supervisor_.finished()->exit_code, contract::kExitBadData);
   EXPECT_EQ(supervisor_.finished()->rank, 3);
@@ -222,6 +237,91 @@ TEST_F(SupervisorVerdictTest, TheKernelsKillForWantOfMemoryIsNamed) {
   EXPECT_EQ(supervisor_.finished()->reason, "OOMKilled");
   EXPECT_EQ(supervisor_.finished()->exit_code, 137);
   EXPECT_THAT(supervisor_.finished()->message, HasSubstr("want of memory"));
+}
+
+class AskedRankTest : public SupervisorWorld {
+ protected:
+  /// Of what was told since the last call, by rank: whether it was asked; nullopt: not told.
+  std::map<int, bool> told() {
+    std::map<int, bool> asked;
+    for (const auto& message : heard()) {
+      if (!message.has_rank_exited() || message.rank_exited().expected()) continue;
+      EXPECT_TRUE(message.rank_exited().verdict().has_asked());
+      asked[message.rank_exited().rank()] = message.rank_exited().verdict().asked();
+    }
+    return asked;
+  }
+};
+
+TEST_F(AskedRankTest, ASigtermFromOutsideIsToldOfItsRankWhoeverEndsFirst) {
+  train();
+  supervisor_.on_rank_line(1, contract::encode(contract::AskedToEnd{}));
+  supervisor_.on_rank_end(0, {143, 0});
+  EXPECT_THAT(told(), ElementsAre(std::pair(2, false)));
+  supervisor_.on_rank_end(1, {143, 0});
+  EXPECT_THAT(told(), ElementsAre(std::pair(3, true)));
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->exit_code, 143);
+  EXPECT_EQ(supervisor_.finished()->rank, 3);
+  EXPECT_EQ(supervisor_.finished()->asked, true);
+  EXPECT_THAT(supervisor_.finished()->message, HasSubstr("rank 3 was asked to end by a SIGTERM"));
+}
+
+TEST_F(AskedRankTest, OneThatOutlastsTheOthersIsStillToBlame) {
+  train();
+  supervisor_.on_rank_line(1, contract::encode(contract::AskedToEnd{}));
+  supervisor_.on_rank_end(0, {143, 0});
+  pass(Supervisor::kPeerSettleTime);
+  supervisor_.on_rank_end(1, {0, SIGKILL});
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->exit_code, 143);
+  EXPECT_EQ(supervisor_.finished()->signal, std::nullopt);
+  EXPECT_EQ(supervisor_.finished()->rank, 3);
+  EXPECT_EQ(supervisor_.finished()->asked, true);
+}
+
+TEST_F(AskedRankTest, WithoutACheckpointItEndsWith75) {
+  train();
+  host_.at(1).last_lines = {"something else"};
+  supervisor_.on_rank_line(1, contract::encode(contract::AskedToEnd{}));
+  supervisor_.on_rank_end(0, {contract::kExitPeerLost, 0});
+  supervisor_.on_rank_end(1, {contract::kExitRetry, 0});
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->exit_code, contract::kExitRetry);
+  EXPECT_EQ(supervisor_.finished()->rank, 3);
+  EXPECT_EQ(supervisor_.finished()->asked, true);
+  EXPECT_EQ(supervisor_.finished()->message,
+            "something else\nrank 3 was asked to end by a SIGTERM from outside");
+}
+
+TEST_F(AskedRankTest, RanksThatEndWithOneOfAnotherPodWereNotAsked) {
+  train();
+  supervisor_.on_rank_end(0, {143, 0});
+  supervisor_.on_rank_end(1, {143, 0});
+  EXPECT_THAT(told(), ElementsAre(std::pair(2, false)));
+  EXPECT_EQ(supervisor_.finished()->asked, false);
+  EXPECT_THAT(supervisor_.finished()->message, HasSubstr("ended with a rank that was asked"));
+}
+
+TEST_F(AskedRankTest, ASigtermOfTheAgentIsOneOfItsPod) {
+  train();
+  supervisor_.on_terminate();
+  supervisor_.on_rank_end(0, {143, 0});
+  supervisor_.on_rank_end(1, {143, 0});
+  EXPECT_EQ(supervisor_.finished()->exit_code, 143);
+  EXPECT_EQ(supervisor_.finished()->asked, true);
+}
+
+TEST_F(AskedRankTest, AStopThatIsOrderedAsksNobodyFromOutside) {
+  train();
+  coordination::ToAgent stop = decision();
+  stop.mutable_stop_ranks()->set_checkpoint(true);
+  stop.mutable_stop_ranks()->set_grace_ms(1000);
+  tell(stop);
+  supervisor_.on_rank_end(0, {143, 0});
+  supervisor_.on_rank_end(1, {143, 0});
+  EXPECT_EQ(supervisor_.finished()->exit_code, 143);
+  EXPECT_EQ(supervisor_.finished()->asked, false);
 }
 
 TEST_F(SupervisorVerdictTest, SigtermEndsWith143WhenAllRanksCheckpointed) {

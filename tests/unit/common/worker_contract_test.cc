@@ -104,6 +104,7 @@ TEST(RankPositionTest, BytesOfAForeignProgramComeOutPrintable) {
 
 TEST(WorkerContractTest, EveryMessageIsOneLine) {
   EXPECT_EQ(encode(Stop{}), "{\"type\":\"stop\"}\n");
+  EXPECT_EQ(encode(AskedToEnd{}), "{\"type\":\"askedToEnd\"}\n");
   const std::string line = encode(PeerLost{3, "first\nsecond \"quoted\" \x1b[31m"});
   EXPECT_EQ(line.find('\n'), line.size() - 1);
   EXPECT_EQ(line.find('\x1b'), std::string::npos);

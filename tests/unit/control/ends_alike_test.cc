@@ -80,9 +80,8 @@ std::vector<std::string> left_by(const Job& job, const std::set<std::string>& la
   std::vector<std::string> left;
   for (const ObservedPod& pod : job.cluster.truth().pods) {
     if (!last_pods.contains(pod.uid)) continue;
-    const std::string code = pod.exit ? std::to_string(pod.exit->exit_code) : "none";
-    left.push_back("pod " + std::to_string(pod.node_index) + ": phase " +
-                   std::to_string(static_cast<int>(pod.phase)) + ", code " + code +
+    const std::string end = pod.exit ? std::to_string(pod.exit->exit_code) : "not ended";
+    left.push_back("pod " + std::to_string(pod.node_index) + ": " + end +
                    (pod.terminating ? ", terminating" : ""));
   }
   std::sort(left.begin(), left.end());
@@ -109,6 +108,7 @@ struct Way {
   std::function<void(api::TrainingJobSpec&)> edit;
   std::function<void(Job&)> end;
   ConditionType last;
+  int code = 0;  ///< of the pod to blame; 0: none is
 };
 
 void PrintTo(const Way& way, std::ostream* out) { *out << way.name; }
@@ -125,7 +125,7 @@ std::vector<Way> ways() {
   std::vector<Way> all;
   for (const int code : {64, 65}) {
     all.push_back({"FatalExit" + std::to_string(code), as_it_is,
-                   [code](Job& job) { fail_for_good(job, code); }, ConditionType::kFailed});
+                   [code](Job& job) { fail_for_good(job, code); }, ConditionType::kFailed, code});
   }
   all.push_back({"RuleWithAContainer",
                  [](api::TrainingJobSpec& spec) {
@@ -137,13 +137,13 @@ std::vector<Way> ways() {
                    rule.on_exit_codes = api::OnExitCodes{"main", api::ExitCodeOperator::kIn, {42}};
                    spec.failure_policy.rules = {rule};
                  },
-                 [](Job& job) { fail_for_good(job, 42); }, ConditionType::kFailed});
+                 [](Job& job) { fail_for_good(job, 42); }, ConditionType::kFailed, 42});
   all.push_back(
       {"BudgetUsedUp",
        [](api::TrainingJobSpec& spec) {
          spec.failure_policy.budgets = {{api::FailureClass::kInfrastructure, 0, minutes(600)}};
        },
-       [](Job& job) { fail_for_good(job, 75); }, ConditionType::kFailed});
+       [](Job& job) { fail_for_good(job, 75); }, ConditionType::kFailed, 75});
   all.push_back({"Deadline",
                  [](api::TrainingJobSpec& spec) { spec.active_deadline = seconds(7200); },
                  [](Job& job) {
@@ -186,6 +186,9 @@ TEST_P(EndsAlikeTest, WhateverWasRestartedBefore) {
       // What is decided at the end may be carried out later.
       ASSERT_TRUE(job.pass(seconds(60)));
       const std::vector<std::string> left = left_by(job, pods);
+      if (way.code != 0) {
+        EXPECT_THAT(left, testing::Contains("pod 1: " + std::to_string(way.code)));
+      }
       if (expected.empty()) expected = left;
       EXPECT_EQ(left, expected) << "strategy " << static_cast<int>(strategy) << ", restarts "
                                 << restarts;
@@ -194,7 +197,7 @@ TEST_P(EndsAlikeTest, WhateverWasRestartedBefore) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, EndsAlikeTest, testing::ValuesIn(ways()),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& one) { return one.param.name; });
 
 class BlamedPodTest : public testing::TestWithParam<RestartStrategy> {
  protected:

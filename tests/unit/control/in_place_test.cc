@@ -117,6 +117,25 @@ TEST(InPlaceTest, RanksThatOnlyMissedPeersWaitForTheOneToBlame) {
   EXPECT_EQ(job.status().restarts.in_place, 1) << "nobody is left to show himself";
 }
 
+TEST(InPlaceTest, ThePodThatWasAskedToEndIsToBlameThoughOthersEndedBefore) {
+  for (const RestartStrategy strategy : {RestartStrategy::kReplacePod, RestartStrategy::kInPlace}) {
+    StayingJob job(job_of(3, strategy));
+    for (const int index : {0, 2, 1}) {
+      job.fail_rank(index, 143);
+      job.facts.now.members.at(static_cast<size_t>(index)).failure->asked = index == 1;
+      job.clock.advance(std::chrono::milliseconds(100));
+      ASSERT_TRUE(job.settle());
+    }
+    const auto status = job.status();
+    EXPECT_EQ(status.restarts.total, 1);
+    EXPECT_EQ(status.restarts.pod_replacements, strategy == RestartStrategy::kReplacePod ? 1 : 0);
+    EXPECT_EQ(status.attempts[0].rank, 1);
+    EXPECT_EQ(status.attempts[0].failure_class, api::FailureClass::kPreemption);
+    EXPECT_EQ(job.member(0).created_generation, 1);
+    EXPECT_EQ(job.member(2).created_generation, 1);
+  }
+}
+
 TEST(InPlaceTest, AFatalExitFailsTheJobAndItsPodGivesItsVerdict) {
   StayingJob job(job_of(2));
   job.fail_rank(0, 64);

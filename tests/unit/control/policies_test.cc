@@ -76,6 +76,15 @@ TEST(RestartPolicyTest, WhoeverIsAskedToGoFollowsNobody) {
   ObservedPod evicted = failed_pod(143);
   evicted.conditions = {{"DisruptionTarget", "True", "EvictionByEvictionAPI", "drained"}};
   EXPECT_FALSE(policies::judge_failed_pod({}, evicted).follows_peer);
+  ObservedPod asked = failed_pod(143);
+  asked.exit->asked = true;
+  EXPECT_FALSE(policies::judge_failed_pod({}, asked).follows_peer);
+  asked.exit->asked = false;
+  EXPECT_TRUE(policies::judge_failed_pod({}, asked).follows_peer);
+  ObservedPod without_checkpoint = failed_pod(75);
+  without_checkpoint.exit->asked = true;
+  EXPECT_EQ(policies::judge_failed_pod({}, without_checkpoint).failure_class,
+            FailureClass::kPreemption);
 }
 
 TEST(RestartPolicyTest, APodWithoutAnExitIsLost) {

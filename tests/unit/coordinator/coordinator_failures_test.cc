@@ -1,4 +1,5 @@
 // What the coordinator tells of ranks that failed.
+#include <optional>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -57,6 +58,22 @@ TEST_F(CoordinatorFailuresTest, OfRanksThatFailTheFirstIsKeptThatDidNotOnlyMissA
   EXPECT_EQ(first->finished_at, clock_.now());
   EXPECT_EQ(failure(failure_of(1, 1))->rank, 0) << "came after it";
   EXPECT_EQ(failure(failure_of(1, contract::kExitPeerLost))->rank, 0);
+}
+
+TEST_F(CoordinatorFailuresTest, TheRankThatWasAskedToEndExplainsThoseThatEndedWithIt) {
+  start_training();
+  const auto told = [&](int rank, std::optional<bool> asked) {
+    FromAgent message = failure_of(rank, contract::kExitTerminatedAfterCheckpoint);
+    if (asked) message.mutable_rank_exited()->mutable_verdict()->set_asked(*asked);
+    a_.say(message);
+    poll();
+    return *facts().members.at(0).failure;
+  };
+  EXPECT_EQ(told(1, std::nullopt).asked, std::nullopt) << "an older agent does not know";
+  EXPECT_EQ(told(0, false).rank, 1) << "both may have followed";
+  EXPECT_EQ(told(0, true).rank, 0);
+  EXPECT_EQ(told(0, true).asked, true);
+  EXPECT_EQ(told(1, true).rank, 0) << "came after it";
 }
 
 TEST_F(CoordinatorFailuresTest, AFailedRankIsWorthALookAndItsTextIsBounded) {

@@ -117,12 +117,10 @@ void Group::on_abort(int member, const Failure& failure) {
   if (notice.origin < 0) notice.origin = identity_.rank_of(member);
   const std::string from = "rank " + std::to_string(notice.origin);
   Failure mine = notice;
-  if (failure.error.code == ErrorCode::kPeerLost || failure.error.code == ErrorCode::kInternal ||
-      failure.error.code == ErrorCode::kConflict) {
-    mine.error = failure.error.with_context(from + " reports");
-  } else {
-    mine.error = {ErrorCode::kAborted, from + " aborted: " + failure.error.message};
-  }
+  // Why it gave up, it tells itself; that a rank is lost is for all to act on.
+  mine.error = failure.error.code == ErrorCode::kPeerLost
+                   ? failure.error.with_context(from + " reports")
+                   : Error{ErrorCode::kAborted, from + " aborted: " + failure.error.message};
   end(std::move(mine), std::move(notice), Tell::kOnLeaving);
 }
 

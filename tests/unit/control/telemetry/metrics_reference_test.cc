@@ -295,6 +295,14 @@ TEST_F(MetricsReferenceTest, CountersOfAHostileRankAreNoReasonToFail) {
               HasSubstr("trainyard_rank_tokens_total{trainer_job=\"tiny\",rank=\"0\"} 0\n"));
 }
 
+TEST_F(MetricsReferenceTest, AnAgentShowsItsLongestTurn) {
+  agent::AgentMetrics metrics("tiny", "", clock_);
+  for (const int milliseconds : {3, 250, 10})
+    metrics.note_turn(std::chrono::milliseconds(milliseconds));
+  EXPECT_THAT(metrics.text({}),
+              HasSubstr("trainyard_agent_longest_turn_seconds{trainer_job=\"tiny\"} 0.25\n"));
+}
+
 TEST_F(MetricsReferenceTest, AnAgentIsReadyWhenItsRanksRun) {
   agent::AgentMetrics metrics("tiny", "", clock_);
   EXPECT_FALSE(metrics.ready().ok);

@@ -1,5 +1,6 @@
 #include "operator/cluster/views.h"
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,6 +9,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "control/exit_json.h"
 #include "control/pod_spec.h"
 
 namespace trainyard::cluster {
@@ -69,6 +71,29 @@ TEST(PodViewTest, ReadsHowTheTrainerEnded) {
   EXPECT_EQ(pod.seen.exit->message, "last words");
   EXPECT_TRUE(pod.seen.exit->finished_at.has_value());
   EXPECT_EQ(pod.seen.phase, PodPhase::kFailed);
+}
+
+/// What a kubelet keeps of an agent's last words.
+TEST(PodViewTest, ReadsAllThatAnAgentSaidOfItsEnd) {
+  control::ContainerExit told;
+  told.exit_code = 143;
+  told.rank = 3;
+  told.last_step = 7;
+  told.reason = "Error";
+  told.message = "rank 3 was asked to end";
+  for (const std::optional<bool> asked : {std::optional<bool>(), {true}, {false}}) {
+    told.asked = asked;
+    json status = json::parse(R"({"phase":"Failed","containerStatuses":[
+        {"name":"trainer","state":{"terminated":{"exitCode":143,"reason":"Error"}}}]})");
+    status["containerStatuses"][0]["state"]["terminated"]["message"] = control::to_line(told, 4096);
+    const auto exit = view(pod_of(status.dump())).seen.exit;
+    ASSERT_TRUE(exit);
+    EXPECT_EQ(exit->exit_code, 143);
+    EXPECT_EQ(exit->rank, 3);
+    EXPECT_EQ(exit->last_step, 7);
+    EXPECT_EQ(exit->message, "rank 3 was asked to end");
+    EXPECT_EQ(exit->asked, asked);
+  }
 }
 
 TEST(PodViewTest, ReadsWhichInitContainerFailed) {

@@ -5,7 +5,9 @@
 #include <csignal>
 #include <memory>
 #include <pthread.h>
+#include <string>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <gtest/gtest.h>
@@ -62,6 +64,45 @@ TEST_F(AgentLinkTest, SigtermEndsTheWaitForTheStart) {
   const auto link = open(agent);
   ASSERT_EQ(::kill(::getpid(), SIGTERM), 0);
   expect_stopped(*link);
+}
+
+/// What the agent reads until the link is closed.
+std::string told_to(const UniqueFd& agent) {
+  std::string told;
+  char byte = 0;
+  while (::read(agent.get(), &byte, 1) == 1)
+    told.push_back(byte);
+  return told;
+}
+
+TEST_F(AgentLinkTest, TellsOfASigtermThatTheAgentDidNotSend) {
+  UniqueFd agent;
+  auto link = open(agent);
+  ASSERT_EQ(::kill(::getpid(), SIGTERM), 0);
+  expect_stopped(*link);
+  link.reset();
+  EXPECT_EQ(told_to(agent), contract::encode(contract::AskedToEnd{}));
+}
+
+TEST_F(AgentLinkTest, TheAgentKnowsOfItsOwn) {
+  UniqueFd agent;
+  std::array<int, 2> ends{-1, -1};
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
+  agent = UniqueFd(ends[1]);
+  const pid_t rank = ::fork();
+  if (rank == 0) {
+    auto link = AgentLink::open(ends[0]);
+    (void)(*link)->send("ready");
+    (void)(*link)->wait_start(2 * kPrompt);
+    link->reset();
+    ::_exit(0);
+  }
+  ::close(ends[0]);
+  std::string told(6, ' ');
+  ASSERT_EQ(::recv(agent.get(), told.data(), told.size(), MSG_WAITALL), 6);
+  ASSERT_EQ(::kill(rank, SIGTERM), 0);
+  EXPECT_EQ(told_to(agent), "");
+  EXPECT_EQ(::waitpid(rank, nullptr, 0), rank);
 }
 
 TEST_F(AgentLinkTest, AnAgentThatIsGoneEndsTheWaitForTheStart) {

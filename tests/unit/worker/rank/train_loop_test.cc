@@ -122,6 +122,7 @@ class TrainLoopTest : public ::testing::Test {
     const auto log = Logger::to_nowhere();
     const SystemClock clock;
     comm::Groups groups = comm::Groups::of_data_ranks(world);
+    groups.before_abort(life.failing);
     TrainContext context{.spec = spec(),
                          .job_uid = "test",
                          .resume = {life.generation, life.parent},
@@ -132,8 +133,7 @@ class TrainLoopTest : public ::testing::Test {
                          .data_timeout = life.data_timeout,
                          .spans = life.spans,
                          .stop_requested = life.stop_asked,
-                         .warn = life.warn,
-                         .failing = life.failing};
+                         .warn = life.warn};
     if (!life.root.empty()) context.checkpoint_root = folder_.path() / life.root;
     context.spec.export_to.hugging_face = life.export_to.string();
     context.spec.evaluation.sequences = life.evaluated_windows;
