@@ -46,6 +46,33 @@ void ProxyTest::SetUp() {
   write_operator_kubeconfig(plane(), folder() / "kubeconfig");
   std::ifstream file(folder() / "kubeconfig");
   kubeconfig_.assign(std::istreambuf_iterator<char>(file), {});
+  await_admission();
+}
+
+/// For up to 30 s after TrainingJobs have been defined an API server forbids pods that they own:
+/// the admission plugin OwnerReferencesPermissionEnforcement does not know them yet.
+void ProxyTest::await_admission() const {
+  const auto config = kube::load_kubeconfig(folder() / "kubeconfig", "");
+  ASSERT_TRUE(config.has_value()) << config.error().message;
+  const auto transport = kube::make_http_transport(*config, clock_, "trainyard-test");
+  ASSERT_TRUE(transport.has_value()) << transport.error().message;
+  const kube::Client client(**transport, clock_, kube::Client::Options{});
+  const json owner = {{"apiVersion", "trainyard.dev/v1alpha1"},
+                      {"kind", "TrainingJob"},
+                      {"name", "probe"},
+                      {"uid", "probe"},
+                      {"controller", true},
+                      {"blockOwnerDeletion", true}};
+  const json pod = {
+      {"apiVersion", "v1"},
+      {"kind", "Pod"},
+      {"metadata", {{"name", "probe"}, {"ownerReferences", json::array({owner})}}},
+      {"spec", {{"containers", json::array({{{"name", "probe"}, {"image", "probe"}}})}}}};
+  EXPECT_TRUE(wait_until([&] {
+    const auto tried =
+        client.create(kube::kPods, name_space(), pod, {.dry_run = kube::DryRun::kServer});
+    return tried || tried.error().message.find("RESTMapping") == std::string::npos;
+  }));
 }
 
 void ProxyTest::TearDown() {

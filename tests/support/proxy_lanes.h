@@ -41,6 +41,7 @@ class ProxyTest : public ApiServerTest {
 
  private:
   std::vector<std::string> violations() const;
+  void await_admission() const;
 
   SystemClock clock_;
   std::unique_ptr<kube::Transport> transport_;
