@@ -1,5 +1,6 @@
 // Programs of their own under the agent, on real nodes: in an image that holds one static program
 // and no libc, so that whatever the agent needs has come with it.
+#include <iostream>
 #include <string>
 #include <vector>
 
@@ -58,6 +59,34 @@ TEST_F(AgentTest, AProcessThatFailsIsNamedAndAllStartAgain) {
   EXPECT_EQ(attempt["rank"], 3) << attempt.dump(2);
   EXPECT_THAT(attempt.value("podName", ""), HasSubstr("four-1-")) << attempt.dump(2);
   EXPECT_THAT(attempt.value("message", ""), HasSubstr("rank 3 finds no such layer"));
+}
+
+/// Under control groups v2 kubelets from 1.28 on have the kernel kill all processes of a container
+/// that is out of memory, unless they are told otherwise: then no agent is left to start it again.
+TEST_F(AgentTest, ARankThatTakesTooMuchMemoryTakesItsPodAlongWhereTheKernelKillsGroups) {
+  Json job = ranks_job("four", {"eat", "3"});
+  job["spec"]["failurePolicy"]["restartStrategy"] = "InPlace";
+  job["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"] = {{"memory", "96Mi"}};
+  apply(job);
+  ASSERT_TRUE(runs("four", 2, 0)) << operator_log();
+  const auto read = [&](const std::string& file) {
+    return kubectl({"exec", member("four", 1), "--", "/bin/busybox", "cat", file}).output;
+  };
+  const std::string groups = read("/proc/self/cgroup");
+  ASSERT_FALSE(groups.empty());
+  const bool is_v2 = groups.starts_with("0::");
+  const bool kills_groups = is_v2 && read("/sys/fs/cgroup/memory.oom.group").starts_with("1");
+  std::cout << "control groups v" << (is_v2 ? 2 : 1) << ", of a container that is out of memory "
+            << (kills_groups ? "all processes are" : "one process is") << " killed\n";
+  ASSERT_TRUE(reaches("four", "Complete")) << operator_log();
+  Json status = job_status("four");
+  EXPECT_EQ(status["restarts"]["total"], 1) << status.dump(2);
+  EXPECT_EQ(status["restarts"].value("inPlace", 0), kills_groups ? 0 : 1) << status.dump(2);
+  EXPECT_EQ(status["restarts"].value("podReplacements", 0), kills_groups ? 1 : 0) << status.dump(2);
+  Json& attempt = status["attempts"][0];
+  EXPECT_EQ(attempt["class"], "Application") << attempt.dump(2);
+  EXPECT_EQ(attempt["exitCode"], 137) << attempt.dump(2);
+  EXPECT_THAT(attempt.value("podName", ""), HasSubstr("four-1-")) << attempt.dump(2);
 }
 
 /// Nothing else would end them for an hour.
