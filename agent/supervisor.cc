@@ -33,6 +33,8 @@ constexpr std::chrono::seconds kGoodStream{5};
 constexpr int64_t kMaxUnsentForHeartbeat = 4;
 /// on_timer is wanted at least this often, whatever happens.
 constexpr std::chrono::seconds kLongestSleep{1};
+/// Longer graces are cut to this.
+constexpr std::chrono::milliseconds kLongestGrace = std::chrono::hours(24 * 365);
 constexpr size_t kMaxMessageBytes = 2048;
 constexpr size_t kMaxHashBytes = 128;
 }  // namespace
@@ -90,6 +92,7 @@ void Supervisor::opened() {
   hello.set_takes_table_key(true);
   hello.set_table_key(table_key_);
   hello.set_stays(options_.stays);
+  hello.set_says_joined(options_.stays);
   send(message);
   tell_listening();
   tell_result();
@@ -132,7 +135,7 @@ void Supervisor::obey(const ToAgent& message) {
   }
   highest_term_ = fence.term();
   if (message.has_join_generation() && options_.stays) {
-    return join(fence.generation(), message.join_generation().reason());
+    return join(fence.generation(), message.join_generation());
   }
   if (message.has_fenced() || fence.generation() > generation()) {
     ending_reason_ = "fenced: " + message.fenced().reason();
@@ -153,7 +156,8 @@ void Supervisor::obey(const ToAgent& message) {
     if (joins_) return end_with(Ending::kFenced, Escalation::kKilled, Duration::zero());
     const bool checkpoint = message.stop_ranks().checkpoint();
     end_with(Ending::kStopped, checkpoint ? Escalation::kStopAsked : Escalation::kTermSent,
-             std::chrono::milliseconds(std::max<int64_t>(0, message.stop_ranks().grace_ms())));
+             std::chrono::milliseconds(
+                 std::clamp<int64_t>(message.stop_ranks().grace_ms(), 0, kLongestGrace.count())));
   }
 }
 
@@ -372,7 +376,7 @@ void Supervisor::on_timer() {
     clear_again_at_.reset();
     finish_if_done();
   }
-  if (joins_ && now - joins_since_ >= kClearLimit) return give_up_joining();
+  if (joins_ && now - joins_since_ >= join_limit_) return give_up_joining();
   if (!ranks_.empty() && now >= next_heartbeat_) {
     next_heartbeat_ = now + kHeartbeatInterval;
     tell_heartbeat(Counters::kWhenDue);
@@ -393,7 +397,7 @@ MonoTime Supervisor::next_timer() const {
   if (escalate_at_) next = std::min(next, *escalate_at_);
   if (reconnect_at_) next = std::min(next, *reconnect_at_);
   if (clear_again_at_) next = std::min(next, *clear_again_at_);
-  if (joins_) next = std::min<MonoTime>(next, joins_since_ + kClearLimit);
+  if (joins_) next = std::min<MonoTime>(next, joins_since_ + join_limit_);
   if (!ranks_.empty()) next = std::min(next, next_heartbeat_);
   if (options_.orphan_limit && !stream_open_ && ending_ == Ending::kNone) {
     next = std::min<MonoTime>(next, stream_lost_at_ + *options_.orphan_limit);

@@ -18,6 +18,7 @@
 
 namespace trainyard::coordination {
 class FromAgent;
+class JoinGeneration;
 class RankProgress;
 class RankTable;
 class StartGeneration;
@@ -94,6 +95,8 @@ class Supervisor {
   /// How long it waits for killed ranks, and what they left behind, to be gone, and how often it
   /// looks: at first soon, then ever more rarely.
   static constexpr std::chrono::seconds kClearLimit{30};
+  /// Longer limits that a coordinator orders are cut to this.
+  static constexpr std::chrono::hours kLongestClearLimit{1};
   static constexpr std::chrono::milliseconds kFirstClearInterval{5};
   static constexpr std::chrono::milliseconds kClearInterval{500};
 
@@ -133,7 +136,7 @@ class Supervisor {
   void send(coordination::FromAgent& message);
 
   // Generations (supervisor_generation.cc).
-  void join(int64_t generation, const std::string& reason);
+  void join(int64_t generation, const coordination::JoinGeneration& order);
   void begin_generation();
   /// Ranks have failed, and what is to be done about it is for the coordinator to say.
   bool waits_for_order() const;
@@ -191,6 +194,7 @@ class Supervisor {
   std::optional<int64_t> joins_;  ///< when the ranks have ended
   std::unique_ptr<coordination::StartGeneration> start_when_joined_;
   MonoTime joins_since_;
+  Duration join_limit_ = kClearLimit;
   std::optional<MonoTime> clear_again_at_;  ///< when to kill what ranks left behind again
   std::chrono::milliseconds clear_interval_ = kFirstClearInterval;
   std::optional<MonoTime> waits_since_;  ///< for an order

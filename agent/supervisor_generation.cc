@@ -7,14 +7,21 @@
 
 namespace trainyard::agent {
 
-void Supervisor::join(int64_t generation, const std::string& reason) {
+using coordination::FromAgent;
+using std::chrono::milliseconds;
+
+void Supervisor::join(int64_t generation, const coordination::JoinGeneration& order) {
   if (generation == this->generation()) return;  // told again: nothing is started twice
-  ending_reason_ = "generation " + std::to_string(generation) + " has taken over: " + reason;
+  ending_reason_ =
+      "generation " + std::to_string(generation) + " has taken over: " + order.reason();
   const bool ends = waits_no_longer_ || (ending_ != Ending::kNone && ending_ != Ending::kFailed &&
                                          ending_ != Ending::kJoining);
   // Whoever asked it to end before does not want it in another generation either.
   if (ends) return end_with(Ending::kFenced, Escalation::kKilled, Duration::zero());
   if (!joins_) joins_since_ = clock_.mono();
+  const milliseconds within(order.within_ms());
+  join_limit_ = within > milliseconds::zero() ? std::min<milliseconds>(within, kLongestClearLimit)
+                                              : kClearLimit;
   joins_ = generation;
   start_when_joined_.reset();
   end_with(Ending::kJoining, Escalation::kKilled, Duration::zero());
@@ -36,6 +43,9 @@ void Supervisor::begin_generation() {
   escalation_ = Escalation::kNone;
   escalate_at_.reset();
   waits_since_.reset();
+  FromAgent message;
+  message.mutable_joined();
+  send(message);
   if (const auto start = std::move(start_when_joined_)) start_ranks(*start);
 }
 
@@ -60,7 +70,8 @@ bool Supervisor::clear_ranks() {
 
 /// The failure that the next generation is for was told before, and counts once.
 void Supervisor::give_up_joining() {
-  ending_reason_ = "killed processes have not ended within " + std::to_string(kClearLimit.count()) +
+  const auto limit = std::chrono::duration_cast<std::chrono::seconds>(join_limit_);
+  ending_reason_ = "killed processes have not ended within " + std::to_string(limit.count()) +
                    " s, no ranks can start in this pod: " + host_.left();
   logger_.error("no ranks can start in this pod", {{"error", ending_reason_}});
   joins_.reset();

@@ -53,6 +53,11 @@ struct MemberFact {
   bool connected = false;
   /// Its agent outlives its ranks, and starts those of the next generation in its pod.
   bool stays = false;
+  /// It reports when it has joined a generation. Agents that do not are not told to join any.
+  bool says_joined = false;
+  /// When it was told to join `generation`, while it has not reported that it has; nullopt: it has
+  /// joined, or began in that generation.
+  std::optional<Time> joins_since;
   /// When the stream opened (connected) or was last heard of (not connected).
   Time since;
   /// Time that the coordinator has listened since it heard from it last.
@@ -174,6 +179,8 @@ struct MembershipOrder {
   /// UIDs of its pods that still live, where it may write one: a coordinator that has just begun
   /// has not heard of them yet.
   std::vector<std::string> yielding_pods;
+  /// How long an agent may take to join the generation before its pod is replaced.
+  std::chrono::seconds join_timeout{0};
   /// End of the back-off before the generation: no ranks are started before; nullopt: none.
   std::optional<Time> starts_at;
   /// When the stall began for which every rank is to print its stacks, once a stream; nullopt:

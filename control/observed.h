@@ -64,6 +64,8 @@ struct ObservedPod {
   NodeState node_state = NodeState::kUnplaced;
   bool node_closed = false;  ///< it takes no new pods: somebody may be about to drain it
   std::optional<Time> created_at;
+  /// Since when the container that decides runs; nullopt: it does not, or nobody tells.
+  std::optional<Time> started_at;
   std::vector<PodCondition> conditions;
   std::optional<ContainerExit> exit;
   /// How the others have ended, bad ends only: a failure rule may name them.
@@ -110,6 +112,8 @@ struct Observed {
   /// Members that went before a look at them: as they were last known, where that is known.
   std::vector<ObservedPod> gone;
   StreamFacts facts;
+  /// Its pods have agents, and a coordinator hosts the job or is about to.
+  bool has_agents = false;
   /// The person at the terminal asked to stop: as suspend, without touching the spec.
   bool requested_stop = false;
   /// Where nothing but counts of pods has changed they are not written before this; nullopt: at

@@ -185,7 +185,10 @@ void Planner::plan_ending() {
     if (failed || is_alive(*pod) || pod->lingers) over.push_back(pod);
   }
   condemn(over);
-  if (any_not_gone()) return;
+  if (any_not_gone()) {
+    if (failed && is_true(next_, ConditionType::kRunning)) tell_whether_running();
+    return;
+  }
   plan_.rests_on_absence = true;
   const api::Condition cause = *find_condition(
       next_, failed ? ConditionType::kFailureTarget : ConditionType::kSuccessCriteriaMet);
@@ -242,6 +245,12 @@ void Planner::plan_invalid() {
   if (next_ != observed_.status) {
     tell(EventType::kWarning, api::reason::kInvalidSpec, observed_.spec_faults.front());
   }
+  if (is_true(next_, ConditionType::kScheduled) && !is_stopping()) tell_whether_running();
+}
+
+void Planner::tell_whether_running() {
+  count_pods(next_, observed_.metadata, sets_, without_ranks());
+  describe_running(next_, ranks_run(), now_);
 }
 
 /// The cluster would take no pod of this spec: it is said so, and nothing begins. Whether it will
@@ -402,7 +411,7 @@ void Planner::finish() {
       is_true(next_, ConditionType::kComplete) || is_true(next_, ConditionType::kFailed);
   const bool was_over = is_true(observed_.status, ConditionType::kComplete) ||
                         is_true(observed_.status, ConditionType::kFailed);
-  count_pods(next_, observed_.metadata, sets_);
+  count_pods(next_, observed_.metadata, sets_, without_ranks());
   next_.phase = phase_of(next_);
   // What still holds, holds of the spec that was looked at: `kubectl wait` asks for that.
   for (api::Condition& condition : next_.conditions)
@@ -412,11 +421,17 @@ void Planner::finish() {
     return;
   }
   std::optional<api::ProgressStatus> progress = next_.progress;
-  if (facts_are_current() && !over) {  // what is over has its last progress
-    progress = policies::progress_of(observed_.facts, next_.progress, next_.membership.world_size,
-                                     stages_of(spec_));
-    if (any_not_gone()) look_in(observed_.progress_period);
+  if (!over) {  // what is over has its last progress
+    if (facts_are_current()) {
+      progress = policies::progress_of(observed_.facts, next_.progress, next_.membership.world_size,
+                                       stages_of(spec_));
+      if (any_not_gone()) look_in(observed_.progress_period);
+    }
+    if (progress && awaits_ranks()) progress->phase = phase_before_ranks(next_, spec_, now_);
   }
+  // Somebody has suspended or resized the job, or its time is over.
+  const bool called_off = progress && progress->phase == kBackOff && !back_off_of(next_, spec_);
+  if (called_off) progress->phase = "Starting";
   // What only follows time is written when something else is, or when it is due.
   api::TrainingJobStatus quiet = next_;
   quiet.progress = observed_.status.progress;
@@ -433,6 +448,16 @@ void Planner::finish() {
   fit_status(next_);
   if (says_nothing_new(due)) return;  // what is written is cut already
   (ahead_ ? plan_.intent : plan_.outcome) = std::move(next_);
+}
+
+/// Whether no rank of the present generation, which a restart began, has told anything yet.
+bool Planner::awaits_ranks() const {
+  if (!is_true(next_, ConditionType::kRestarting)) return false;
+  const StreamFacts& facts = observed_.facts;
+  return !facts_are_current() ||
+         std::none_of(facts.members.begin(), facts.members.end(), [&](const MemberFact& member) {
+           return member.generation == facts.generation && !member.ranks.empty();
+         });
 }
 
 /// Whether what is to be written is no decision, tells of nothing that is due, and differs from

@@ -53,7 +53,7 @@ void Planner::plan_running() {
   for (const ObservedPod* pod : sets_.unlabelled) {
     plan_.promote.push_back({{observed_.key.namespace_name, pod->name, pod->uid}, pod->node_index});
   }
-  count_pods(next_, observed_.metadata, sets_);
+  count_pods(next_, observed_.metadata, sets_, without_ranks());
   describe_generation(next_, spec_, gang, {ranks_run(), spares_are_exhausted()}, now_);
   // Of the checkpoints of programs of their own nobody tells.
   const bool tells = spec_.engine || next_.progress || next_.checkpoint;
@@ -70,14 +70,32 @@ bool Planner::keeps_pods() const {
 /// Pods that a restart has kept are ready before their ranks have met.
 bool Planner::ranks_run() const {
   const bool begins = keeps_pods() && is_true(next_, ConditionType::kRestarting);
-  return !begins || !observed_.facts.hosted ||
-         (facts_are_current() && observed_.facts.rank_table_ready);
+  if (!begins || (!observed_.has_agents && !observed_.facts.hosted)) return true;
+  return facts_are_current() && policies::have_met(observed_.facts);
+}
+
+/// Members whose ranks have failed, and those that a restart has kept until ranks of the present
+/// generation run.
+PodUids Planner::without_ranks() const {
+  PodUids pods;
+  const bool begins = !ranks_run();
+  for (const ObservedPod* pod : sets_.members) {
+    if (begins && pod->created_generation < next_.membership.generation) pods.insert(pod->uid);
+  }
+  if (!facts_are_current()) return pods;
+  for (const MemberFact& member : observed_.facts.members) {
+    if (member.failure && member.generation == observed_.facts.generation) {
+      pods.insert(member.pod_uid);
+    }
+  }
+  return pods;
 }
 
 bool Planner::restart_if_lost(const policies::Gang& gang) {
-  const std::vector<Loss> losses = find_losses(gang);
+  std::vector<Loss> losses = find_losses(gang);
   if (losses.empty() || waits_ || may_wait_for_root_cause(losses)) return false;
   if (truce_ && more_nodes_may_be_lost(losses)) return false;
+  add_reported(losses);
   restart(policies::root_cause(losses), losses);
   return true;
 }
@@ -86,11 +104,11 @@ bool Planner::restart_if_lost(const policies::Gang& gang) {
 /// for a while, does not make it start again.
 bool Planner::was_running() const {
   const api::Condition* running = find_condition(next_, ConditionType::kRunning);
-  const api::Condition* scheduled = find_condition(next_, ConditionType::kScheduled);
-  if (running == nullptr || scheduled == nullptr) return false;
+  const api::Attempt* open = open_attempt(next_);
+  if (running == nullptr) return false;
   if (running->status == ConditionStatus::kTrue) return true;
-  // Both are cleared when a generation begins; only one that ran has ended running later.
-  return running->last_transition_time > scheduled->last_transition_time;
+  // Running is cleared when a generation begins; only one that ran has ended running later.
+  return open != nullptr && open->start_time && running->last_transition_time > open->start_time;
 }
 
 std::optional<Time> Planner::scheduled_at() const {
@@ -287,16 +305,16 @@ void Planner::restart(const Loss& cause, const std::vector<Loss>& losses) {
   const bool has_room = condemning.size() <= policies::kMaxSingleReplacements;
   const bool may_keep = has_room && !any_succeeded() && !is_edited() && agents_stay(losses);
   const policies::MemoryBacking backing = policies::memory_backing(spec_, next_);
-  const policies::RestartScope scope =
-      policies::judge_scope({&spec_.failure_policy, &next_.attempts, &losses, &cause, may_keep,
-                             observed_.facts.same_machine, backing, now_});
+  const policies::RestartScope scope = policies::judge_scope(
+      {&spec_.failure_policy, &next_.attempts, &losses, &cause, may_keep,
+       observed_.facts.same_machine, backing, policies::committed_at(next_), now_});
   const std::optional<api::SparesStatus> spares = next_.spares;
   const std::vector<api::Promotion> promoted = promotions_that_last(scope);
   ahead_ = true;
   end_attempts(cause, scope);
   avoid_nodes(losses);
   policies::count_restart(next_.restarts, budget, cause.counted, now_);
-  clear_running_conditions(next_, "restarting", now_);
+  clear_running_conditions(next_, "restarting", now_, scope.scope == policies::Scope::kRanks);
   // All pods are made anew anyway: a changed numNodes needs no resize of its own.
   const bool follows_spec =
       !spec_.elastic_policy &&
@@ -386,7 +404,8 @@ bool Planner::agents_stay(const std::vector<Loss>& losses) const {
     const auto found = told.find(pod->uid);
     if (found == told.end()) return true;
     const MemberFact& agent = *found->second;
-    return agent.stays && (agent.connected || now_ - agent.since <= policies::kStreamGrace);
+    return agent.stays && agent.says_joined &&
+           (agent.connected || now_ - agent.since <= policies::kStreamGrace);
   });
 }
 

@@ -10,6 +10,7 @@
 #include "control/goodput/settle.h"
 #include "control/membership.h"
 #include "control/plan.h"
+#include "control/plan_status.h"
 #include "control/policies/liveness.h"
 #include "control/policies/progress.h"
 #include "control/policies/restart.h"
@@ -53,6 +54,7 @@ class Planner {
   void condemn(const std::vector<const ObservedPod*>& pods,
                std::optional<Duration> grace = std::nullopt);
   void finish();
+  bool awaits_ranks() const;
   bool says_nothing_new(bool due) const;
   bool may_wait(const api::TrainingJobStatus& quiet);
   api::GoodputStatus counted_goodput() const;
@@ -82,6 +84,8 @@ class Planner {
   bool agents_stay(const std::vector<policies::Loss>& losses) const;
   bool keeps_pods() const;
   bool ranks_run() const;
+  PodUids without_ranks() const;
+  void tell_whether_running();
   bool was_running() const;
   void resize(int64_t target, std::string_view reason, bool requested);
 
@@ -93,6 +97,8 @@ class Planner {
                         std::vector<policies::Loss>& losses) const;
   bool ended_too_early(const ObservedPod& pod) const;
   policies::Loss judge_missing(int index, const ObservedPod* last) const;
+  void add_reported(std::vector<policies::Loss>& losses) const;
+  void add_late(const std::vector<const ObservedPod*>& alive, policies::Liveness& liveness) const;
   void add_silent(std::vector<policies::Loss>& losses);
   bool may_wait_for_root_cause(const std::vector<policies::Loss>& losses);
   bool more_nodes_may_be_lost(const std::vector<policies::Loss>& losses) const;

@@ -17,6 +17,9 @@ using policies::Loss;
 /// Kubelets tell when a container ended in whole seconds, rounded down, and tell it a second late.
 constexpr std::chrono::seconds kRootCauseGrace{3};
 
+/// An agent beats every 150 ms: one that a peer's report speaks against, too, is silent then.
+constexpr std::chrono::seconds kSilenceOfReported{1};
+
 bool is_among(const std::vector<Loss>& losses, const ObservedPod& pod) {
   return std::any_of(losses.begin(), losses.end(),
                      [&](const Loss& loss) { return loss.pod_uid == pod.uid; });
@@ -74,15 +77,13 @@ std::vector<Loss> Planner::find_losses(const policies::Gang& gang) {
 /// present generation has not begun to run, and never will without them.
 bool Planner::ended_too_early(const ObservedPod& pod) const {
   if (pod.phase != PodPhase::kSucceeded || pod.terminating) return false;
-  if (pod.created_generation >= next_.membership.generation || ranks_run()) return false;
-  // Ranks restore a state once all of them have met.
-  const auto has_met = [](const RankFact& rank) {
-    return rank.phase > contract::Phase::kRendezvous;
-  };
+  if (pod.created_generation >= next_.membership.generation) return false;
+  if (!observed_.facts.hosted || ranks_run()) return false;
+  // An agent that has joined ends well only when its ranks of the present generation have.
   return std::none_of(observed_.facts.members.begin(), observed_.facts.members.end(),
                       [&](const MemberFact& member) {
-                        return member.generation == next_.membership.generation &&
-                               std::any_of(member.ranks.begin(), member.ranks.end(), has_met);
+                        return member.pod_uid == pod.uid && !member.joins_since &&
+                               member.generation == next_.membership.generation;
                       });
 }
 
@@ -134,15 +135,62 @@ void Planner::add_silent(std::vector<Loss>& losses) {
   for (const ObservedPod* pod : sets_.members) {
     if (is_alive(*pod) && !pod->terminating && !judged.contains(pod->uid)) alive.push_back(pod);
   }
-  const policies::Liveness liveness =
+  policies::Liveness liveness =
       policies::judge_liveness({&alive, &observed_.facts, next_.membership.generation,
                                 &spec_.progress_policy, now_, was_running(), scheduled_at()});
   truce_ = liveness.truce;
+  // One stream alone is no sign that the network has failed.
+  const bool may_be_us = truce_ && next_.nodes.target > 1;
+  if (!may_be_us && keeps_pods() && !was_running()) add_late(alive, liveness);
   waits_ = liveness.waits && std::all_of(losses.begin(), losses.end(),
                                          [](const Loss& loss) { return loss.follows_peer; });
   look_in(liveness.look_again);
   for (const policies::LostMember& lost : liveness.lost) {
     losses.push_back(policies::judge_lost_pod(spec_.failure_policy, *lost.pod, lost.message));
+  }
+}
+
+/// Adds kept pods whose agents have not joined.
+void Planner::add_late(const std::vector<const ObservedPod*>& alive,
+                       policies::Liveness& liveness) const {
+  const api::Attempt* const open = open_attempt(next_);
+  if (open == nullptr || !open->start_time) return;
+  const policies::Liveness joining = policies::judge_joining(
+      {&alive, &observed_.facts, next_.membership.generation, *open->start_time,
+       spec_.failure_policy.join_timeout.value_or(api::kJoinTimeout), now_});
+  if (joining.look_again) {
+    liveness.look_again =
+        std::min(liveness.look_again.value_or(Duration::max()), *joining.look_again);
+  }
+  for (const policies::LostMember& lost : joining.lost) {
+    const bool is_known = std::any_of(liveness.lost.begin(), liveness.lost.end(),
+                                      [&](const auto& other) { return other.pod == lost.pod; });
+    if (!is_known) liveness.lost.push_back(lost);
+  }
+}
+
+/// Adds pods that ranks of others have reported and whose agents are silent: the restart that the
+/// other losses cause replaces them, too. Kept, they would be waited for.
+void Planner::add_reported(std::vector<Loss>& losses) const {
+  const StreamFacts& facts = observed_.facts;
+  const bool all_anew = spec_.failure_policy.restart_strategy == api::RestartStrategy::kRecreateAll;
+  if (!facts_are_current() || facts.same_machine || truce_ || all_anew) return;
+  const policies::MembersByPod told = policies::members_by_pod(facts);
+  for (const PeerReport& report : facts.peer_reports) {
+    const auto found = told.find(report.lost_pod_uid);
+    if (report.generation != facts.generation || found == told.end()) continue;
+    const MemberFact& agent = *found->second;
+    const Duration silent = agent.connected ? agent.silent : now_ - agent.since;
+    if (silent < kSilenceOfReported) continue;
+    const auto pod =
+        std::find_if(sets_.members.begin(), sets_.members.end(),
+                     [&](const ObservedPod* member) { return member->uid == report.lost_pod_uid; });
+    if (pod == sets_.members.end() || !is_alive(**pod) || (*pod)->terminating) continue;
+    if (is_among(losses, **pod)) continue;
+    losses.push_back(policies::judge_lost_pod(
+        spec_.failure_policy, **pod,
+        "its agent is silent, and rank " + std::to_string(report.reporter_rank) +
+            " waits for rank " + std::to_string(report.lost_rank) + ": " + report.message));
   }
 }
 

@@ -57,10 +57,10 @@ bool Planner::may_be_promoted(const ObservedPod& spare) const {
                       spare.node_state == NodeState::kReady && !spare.node_closed;
   if (!stands || disruption_of(spare) != nullptr) return false;
   if (!observed_.facts.hosted) return spare.ready;
-  return std::any_of(observed_.facts.spares.begin(), observed_.facts.spares.end(),
-                     [&](const MemberFact& agent) {
-                       return agent.pod_uid == spare.uid && agent.connected && agent.stays;
-                     });
+  return std::any_of(
+      observed_.facts.spares.begin(), observed_.facts.spares.end(), [&](const MemberFact& agent) {
+        return agent.pod_uid == spare.uid && agent.connected && agent.stays && agent.says_joined;
+      });
 }
 
 /// Of members that the restart keeps.

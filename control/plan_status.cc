@@ -128,6 +128,12 @@ void open_generation(api::TrainingJobStatus& status, const api::ObjectMeta& meta
                      const api::TrainingJobSpec& spec, int64_t generation, int64_t target,
                      Time now) {
   status.nodes.target = target;
+  for (api::Condition& condition : status.conditions) {
+    // A later time means that this generation ran; a leader whose clock was ahead may have written
+    // one.
+    const bool ends = condition.type == ConditionType::kRunning && condition.last_transition_time;
+    if (ends) condition.last_transition_time = std::min(*condition.last_transition_time, now);
+  }
   // Generations are reserved in blocks only where ranks restart in place.
   status.membership = {.generation = generation,
                        .reserved_up_to = generation,
@@ -202,7 +208,7 @@ void note_facts(api::TrainingJobStatus& status, const StreamFacts& facts) {
 }
 
 void count_pods(api::TrainingJobStatus& status, const api::ObjectMeta& metadata,
-                const PodSets& sets) {
+                const PodSets& sets, const PodUids& without_ranks) {
   api::NodeCounts nodes;
   nodes.target = status.nodes.target;
   nodes.succeeded = std::ssize(sets.completed);
@@ -214,7 +220,7 @@ void count_pods(api::TrainingJobStatus& status, const api::ObjectMeta& metadata,
       ++nodes.failed;
     } else if (!pod->terminating) {
       ++nodes.active;
-      if (pod->ready) ++nodes.ready;
+      if (pod->ready && !without_ranks.contains(pod->uid)) ++nodes.ready;
     } else {
       ++nodes.condemned;
     }
@@ -246,6 +252,37 @@ std::optional<BackOff> back_off_of(const api::TrainingJobStatus& status,
   return BackOff{*open->start_time + length, length};
 }
 
+std::string phase_before_ranks(const api::TrainingJobStatus& status,
+                               const api::TrainingJobSpec& spec, Time now) {
+  const std::optional<BackOff> back_off = back_off_of(status, spec);
+  return back_off && now < back_off->ends ? kBackOff : "Starting";
+}
+
+void describe_running(api::TrainingJobStatus& status, bool ranks_run, Time now) {
+  const int64_t target = status.nodes.target;
+  const bool running =
+      ranks_run && status.nodes.ready + status.nodes.succeeded >= target && target > 0;
+  if (running) {
+    // Nodes that end one after the other are no reason to write the status each time.
+    const std::string which =
+        status.nodes.succeeded == 0
+            ? count_of(target, target, "nodes are ready")
+            : "each of " + std::to_string(target) + " nodes is ready or has ended well";
+    set_condition(
+        status,
+        {ConditionType::kRunning, ConditionStatus::kTrue, api::reason::kAllNodesReady, which}, now);
+    const std::string again =
+        "generation " + std::to_string(status.membership.generation) + " is running";
+    for (const ConditionType type : {ConditionType::kRestarting, ConditionType::kResizing}) {
+      const api::Condition* condition = find_condition(status, type);
+      if (condition != nullptr) clear_condition(status, type, condition->reason, again, now);
+    }
+  } else {
+    end_condition(status, ConditionType::kRunning, api::reason::kBelowMinNodes,
+                  "fewer than " + std::to_string(target) + " nodes are ready", now);
+  }
+}
+
 void describe_generation(api::TrainingJobStatus& status, const api::TrainingJobSpec& spec,
                          const policies::Gang& gang, const GenerationLook& look, Time now) {
   const int64_t target = status.nodes.target;
@@ -266,27 +303,7 @@ void describe_generation(api::TrainingJobStatus& status, const api::TrainingJobS
                    refused ? gang.unschedulable : waiting},
                   now);
   }
-  const bool running =
-      look.ranks_run && status.nodes.ready + status.nodes.succeeded >= target && target > 0;
-  if (running) {
-    // Nodes that end one after the other are no reason to write the status each time.
-    const std::string which =
-        status.nodes.succeeded == 0
-            ? count_of(target, target, "nodes are ready")
-            : "each of " + std::to_string(target) + " nodes is ready or has ended well";
-    set_condition(
-        status,
-        {ConditionType::kRunning, ConditionStatus::kTrue, api::reason::kAllNodesReady, which}, now);
-    const std::string again =
-        "generation " + std::to_string(status.membership.generation) + " is running";
-    for (const ConditionType type : {ConditionType::kRestarting, ConditionType::kResizing}) {
-      const api::Condition* condition = find_condition(status, type);
-      if (condition != nullptr) clear_condition(status, type, condition->reason, again, now);
-    }
-  } else {
-    end_condition(status, ConditionType::kRunning, api::reason::kBelowMinNodes,
-                  "fewer than " + std::to_string(target) + " nodes are ready", now);
-  }
+  describe_running(status, look.ranks_run, now);
   describe_size(status, spec, look.spares_exhausted, now);
 }
 
@@ -312,8 +329,11 @@ std::optional<Duration> describe_checkpoint_age(api::TrainingJobStatus& status,
   return left;
 }
 
-void clear_running_conditions(api::TrainingJobStatus& status, std::string_view message, Time now) {
-  clear_condition(status, ConditionType::kScheduled, api::reason::kWaitingForGang, message, now);
+void clear_running_conditions(api::TrainingJobStatus& status, std::string_view message, Time now,
+                              bool keeps_pods) {
+  if (!keeps_pods) {
+    clear_condition(status, ConditionType::kScheduled, api::reason::kWaitingForGang, message, now);
+  }
   clear_condition(status, ConditionType::kRunning, api::reason::kBelowMinNodes, message, now);
   clear_condition(status, ConditionType::kStalled, api::reason::kNoStepProgress, message, now);
   clear_condition(status, ConditionType::kCheckpointStale, "Fresh", message, now);

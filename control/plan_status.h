@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <unordered_set>
 #include <vector>
 
 #include "common/api/training_job.h"
@@ -42,9 +44,16 @@ void note_further_loss(api::TrainingJobStatus& status, const policies::Loss& los
 /// steps the ones before it lost; the newest committed checkpoint.
 void note_facts(api::TrainingJobStatus& status, const StreamFacts& facts);
 
-/// Counts pods into status.nodes, roles and selector.
+using PodUids = std::unordered_set<std::string_view>;
+
+/// Counts pods into status.nodes, roles and selector. Those in `without_ranks` do not count as
+/// ready, whatever their agents say.
 void count_pods(api::TrainingJobStatus& status, const api::ObjectMeta& metadata,
-                const PodSets& sets);
+                const PodSets& sets, const PodUids& without_ranks);
+
+/// Whether every node of the generation is ready or has ended well, of status.nodes; `ranks_run`:
+/// as in GenerationLook.
+void describe_running(api::TrainingJobStatus& status, bool ranks_run, Time now);
 
 /// The wait between a restart and the pods of its generation.
 struct BackOff {
@@ -56,6 +65,13 @@ struct BackOff {
 /// stands from when the generation began, so that what is told of it stays true.
 std::optional<BackOff> back_off_of(const api::TrainingJobStatus& status,
                                    const api::TrainingJobSpec& spec);
+
+/// Value of status.progress.phase while a restart waits.
+inline constexpr char kBackOff[] = "BackOff";
+
+/// Value of status.progress.phase after a restart, before a rank has told its own.
+std::string phase_before_ranks(const api::TrainingJobStatus& status,
+                               const api::TrainingJobSpec& spec, Time now);
 
 /// What else a look has shown of a generation.
 struct GenerationLook {
@@ -71,8 +87,10 @@ void describe_generation(api::TrainingJobStatus& status, const api::TrainingJobS
 std::optional<Duration> describe_checkpoint_age(api::TrainingJobStatus& status,
                                                 const api::TrainingJobSpec& spec, Time now);
 
-/// Sets the conditions of a running generation to False: it is over, and another follows.
-void clear_running_conditions(api::TrainingJobStatus& status, std::string_view message, Time now);
+/// Sets the conditions of a running generation to False: it is over, and another follows. Scheduled
+/// stays where `keeps_pods`: the next generation runs in the same pods.
+void clear_running_conditions(api::TrainingJobStatus& status, std::string_view message, Time now,
+                              bool keeps_pods = false);
 
 /// Likewise where none follows for now. What was False already says why with this reason, too: no
 /// pod is waited for.

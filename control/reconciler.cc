@@ -125,8 +125,10 @@ Result<Reconciled> Reconciler::reconcile_unguarded(const JobKey& key) {
   Reconciled reconciled;
   TRAINYARD_ASSIGN(reconciled.observed, options_.cluster->observe(key));
   Observed& observed = reconciled.observed;
-  if (options_.facts != nullptr && has_agents(observed.spec))
+  if (options_.facts != nullptr && has_agents(observed.spec)) {
     observed.facts = options_.facts->facts(observed.metadata.uid);
+    observed.has_agents = options_.membership != nullptr;
+  }
   {
     const std::lock_guard lock(mutex_);
     observed.requested_stop = stop_requested_.contains(key);
@@ -292,6 +294,7 @@ void Reconciler::tell_membership(const Observed& observed, const api::TrainingJo
                    is_true(status, api::ConditionType::kSuccessCriteriaMet) ||
                    (suspended != nullptr && suspended->reason == api::reason::kSuspended);
   order.yields_until = yields_until(observed.spec, status);
+  order.join_timeout = observed.spec.failure_policy.join_timeout.value_or(api::kJoinTimeout);
   // New pods are made after it; those that were kept start their ranks after it. More than the
   // whole of it is left where the clock was set back since it began.
   const std::optional<BackOff> back_off = back_off_of(status, observed.spec);

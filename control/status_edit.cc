@@ -139,7 +139,8 @@ api::JobPhase phase_of(const api::TrainingJobStatus& status) {
   if (is_true(status, ConditionType::kStalled)) return JobPhase::kStalled;
   if (is_true(status, ConditionType::kRestarting)) return JobPhase::kRestarting;
   if (is_true(status, ConditionType::kResizing)) return JobPhase::kResizing;
-  if (is_true(status, ConditionType::kRunning)) return JobPhase::kRunning;
+  const bool ends = is_true(status, ConditionType::kFailureTarget);
+  if (ends || is_true(status, ConditionType::kRunning)) return JobPhase::kRunning;
   return status.membership.generation > 0 ? JobPhase::kStarting : JobPhase::kPending;
 }
 

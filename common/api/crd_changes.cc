@@ -40,7 +40,7 @@ constexpr std::array<std::string_view, 4> kEmptySpec = {"numProcPerNode", "templ
 constexpr std::array<std::string_view, 1> kFreeEngine = {"runtime"};
 /// What a checkpoint depends on: another value would be another run.
 constexpr std::array<std::string_view, 4> kNeverEngine = {"model", "numerics", "seed", "startFrom"};
-constexpr std::array<std::string_view, 1> kFreeFailurePolicy = {"budgets"};
+constexpr std::array<std::string_view, 2> kFreeFailurePolicy = {"budgets", "joinTimeoutSeconds"};
 constexpr std::array<std::string_view, 4> kFreeCheckpointPolicy = {
     "everySteps", "keepLast", "memoryEverySteps", "memoryReplicas"};
 constexpr std::array<std::string_view, 2> kNeverCheckpointPolicy = {"storage", "path"};

@@ -193,6 +193,13 @@ void visit_fields(V& visit, S& failure) {
          .max_items = 20,
          .default_note = "exit codes 64 and 65 fail the job, everything else restarts it"},
         failure.rules);
+  visit({.name = "joinTimeoutSeconds",
+         .description = "Seconds in which the agent of a pod that a restart keeps must have ended "
+                        "its old processes and joined; otherwise the pod is replaced.",
+         .minimum = 1,
+         .maximum = 3600,
+         .default_note = "10"},
+        failure.join_timeout);
 }
 
 template <class V, Is<ProgressPolicy> S>

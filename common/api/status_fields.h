@@ -25,7 +25,10 @@ template <class V, Is<NodeCounts> S>
 void visit_fields(V& visit, S& nodes) {
   visit({.name = "target", .description = "Nodes the job is to run at now."}, nodes.target);
   visit({.name = "active", .description = "Pods neither condemned nor finished."}, nodes.active);
-  visit({.name = "ready", .description = "Pods that are ready."}, nodes.ready);
+  visit({.name = "ready",
+         .description = "Pods that are ready and whose ranks have not failed. A pod that a restart "
+                        "keeps counts again when all ranks of the job have met."},
+        nodes.ready);
   visit({.name = "succeeded", .description = "Nodes that have ended well."}, nodes.succeeded);
   visit({.name = "failed",
          .description = "Pods that failed and are still there; status.restarts counts over the "
@@ -162,7 +165,9 @@ void visit_fields(V& visit, S& progress) {
         progress.step_time_ms);
   visit({.name = "slowestRank", .description = "The rank the others wait for."},
         progress.slowest_rank);
-  visit({.name = "phase", .description = "What the ranks are doing."}, progress.phase);
+  visit({.name = "phase",
+         .description = "What the ranks are doing; BackOff: they wait after a failure."},
+        progress.phase);
   visit({.name = "lastStepTime", .description = "When the newest step was done."},
         progress.last_step_time);
 }

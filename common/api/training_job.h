@@ -195,12 +195,15 @@ constexpr RestartBudget default_budget(FailureClass failure_class) {
   return {};
 }
 
+inline constexpr std::chrono::seconds kJoinTimeout{10};
+
 struct FailurePolicy {
   RestartStrategy restart_strategy = RestartStrategy::kRecreateAll;
   /// As the manifest gives them; ask budget_of, which knows the defaults of classes left out.
   std::vector<RestartBudget> budgets;
   RestartBackoff backoff;
   std::vector<FailureRule> rules;
+  std::optional<std::chrono::seconds> join_timeout;  ///< nullopt: kJoinTimeout
 
   bool operator==(const FailurePolicy&) const = default;
 };

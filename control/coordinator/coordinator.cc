@@ -207,6 +207,7 @@ void Coordinator::message_locked(const ServerEvent& event, JobRun& job, const st
   const FromAgent& message = *event.message;
   const Time now = options_.clock->now();
   if (!job.is_of_now(event.connection, message.fence().generation())) return;
+  if (job.joined(event.connection) == Worth::kALook) effects.changed.push_back(job_uid);
   Worth worth = Worth::kNothing;
   switch (message.fact_case()) {
     case FromAgent::kRanksListening:
@@ -228,6 +229,8 @@ void Coordinator::message_locked(const ServerEvent& event, JobRun& job, const st
       worth = job.exited(event.connection, message.rank_exited(), now);
       break;
     }
+    case FromAgent::kJoined:
+      break;  // as with all that it tells of a generation
     case FromAgent::kRankWarning:
       effects.warnings.emplace_back(
           job_uid, RankWarning{message.fence().generation(), message.rank_warning().rank(),

@@ -138,10 +138,8 @@ void JobRun::set_order(const MembershipOrder& order) {
   for (const MemberRef& ref : order.members)
     if (!ref.pod_uid.empty()) known_pods_.insert(ref.pod_uid);
   std::erase_if(members_, [&](const auto& entry) {
-    const Member& member = entry.second;
-    const bool is_old = member.fact.generation < order.generation;
     if (spare_pods_.contains(entry.first)) return false;  // it comes back
-    return member.connection == 0 && (is_old || is_stranger(member));
+    return entry.second.connection == 0 && is_over(entry.second);
   });
 }
 
@@ -150,7 +148,11 @@ Worth JobRun::hello(ConnectionId connection, const coordination::Fence& fence,
   Member& member = members_[fence.pod_uid()];
   by_connection_.erase(member.connection);
   by_connection_[connection] = fence.pod_uid();
-  if (member.fact.generation != fence.generation()) member = Member{};
+  if (member.fact.generation != fence.generation()) {
+    const auto ordered = member.ordered;
+    member = Member{};
+    member.ordered = ordered;
+  }
   member.fact.pod_uid = fence.pod_uid();
   member.fact.pod_name = clamped(hello.pod_name(), kMaxNameBytes);
   member.fact.node_index = hello.node_index();
@@ -163,6 +165,8 @@ Worth JobRun::hello(ConnectionId connection, const coordination::Fence& fence,
   member.table_delivered = hello.table_delivered();
   member.takes_table_key = hello.takes_table_key();
   member.fact.stays = hello.stays();
+  member.fact.says_joined = hello.says_joined();
+  member.fact.joins_since.reset();
   if (member.table_delivered && hello.table_key().size() <= kTableKeyBytes) {
     member.table_key = hello.table_key();
   }
@@ -230,7 +234,7 @@ Worth JobRun::closed(ConnectionId connection, Time now) {
   // Of one that was silent already the stream's end is no news.
   if (member->fact.connected) member->fact.since = now;
   member->fact.connected = false;
-  if (order_ && (member->fact.generation < order_->generation || is_stranger(*member))) {
+  if (is_over(*member)) {
     members_.erase(std::string(member->fact.pod_uid));
   }
   return Worth::kALook;
@@ -416,6 +420,13 @@ Worth JobRun::result(ConnectionId connection, const coordination::RunResult& fac
   return Worth::kALook;
 }
 
+Worth JobRun::joined(ConnectionId connection) {
+  Member* member = find(connection);
+  if (member == nullptr || !member->fact.joins_since) return Worth::kNothing;
+  member->fact.joins_since.reset();
+  return Worth::kALook;
+}
+
 StreamFacts JobRun::facts() const {
   StreamFacts facts;
   for (const auto& [uid, member] : members_) {
@@ -491,6 +502,12 @@ const JobRun::Member* JobRun::find(ConnectionId connection) const {
 
 bool JobRun::is_current(const Member& member) const {
   return order_ && member.fact.generation == order_->generation && !is_stranger(member);
+}
+
+bool JobRun::is_over(const Member& member) const {
+  if (!order_) return false;
+  const bool is_old = member.fact.generation < order_->generation;
+  return is_stranger(member) || (is_old && !known_pods_.contains(member.fact.pod_uid));
 }
 
 bool JobRun::is_stranger(const Member& member) const {

@@ -113,6 +113,8 @@ class JobRun {
   Worth peer_lost(ConnectionId connection, const coordination::PeerLost& fact, Time now);
   Worth exited(ConnectionId connection, const coordination::RankExited& fact, Time now);
   Worth result(ConnectionId connection, const coordination::RunResult& fact);
+  /// The agent has told something of the generation that it was told to join: it has joined it.
+  Worth joined(ConnectionId connection);
 
   /// What to send now, given order and facts: ranks to start once all members have streams and the
   /// back-off is over, the rank table once all ranks listen; of agents of older generations,
@@ -138,11 +140,13 @@ class JobRun {
     MemberFact fact;
     ConnectionId connection = 0;  ///< 0: none
     std::string host_id;
-    Duration silent{0};                ///< time listened to it in vain
-    bool ranks_started = false;        ///< the agent says so, or has been told on this stream
-    bool table_delivered = false;      ///< likewise
-    bool takes_table_key = false;      ///< older agents do not
-    std::string table_key;             ///< of the table delivered
+    Duration silent{0};            ///< time listened to it in vain
+    bool ranks_started = false;    ///< the agent says so, or has been told on this stream
+    bool table_delivered = false;  ///< likewise
+    bool takes_table_key = false;  ///< older agents do not
+    std::string table_key;         ///< of the table delivered
+    /// The generation that it was told to join last, and when it was told first. Outlives streams.
+    std::optional<std::pair<int64_t, Time>> ordered;
     bool fenced = false;               ///< told on this stream
     bool stopped = false;              ///< likewise: StopRanks, as its ranks have failed
     std::optional<Time> stacks_asked;  ///< for the stall that began then, on this stream
@@ -165,13 +169,15 @@ class JobRun {
   /// A spare; or speaks for the order's generation, whose pods are all known, without being one of
   /// them.
   bool is_stranger(const Member& member) const;
+  /// It is no member of the order's generation and will be none.
+  bool is_over(const Member& member) const;
   /// The order's members by node index; nullopt until all are known and have streamed.
   std::optional<std::vector<Seat>> seats();
   bool anybody_yields(Time now) const;
   bool anybody_may_come_back() const;
   Duration time_to_come_back() const;
-  void leave_behind(std::vector<Decision>& decisions);
-  void begin_anew(Member& member) const;
+  void leave_behind(std::vector<Decision>& decisions, Time now);
+  void begin_anew(Member& member, Time now) const;
   void stop_broken(std::vector<Decision>& decisions);
   void ask_stacks(std::vector<Decision>& decisions);
   void start_ranks(const std::vector<Seat>& seats, std::vector<Decision>& decisions);

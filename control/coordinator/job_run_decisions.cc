@@ -24,7 +24,7 @@ std::vector<JobRun::Decision> JobRun::decide(Time now) {
   backs_off_ = order_ && order_->starts_at && now < *order_->starts_at;
   waits_for_yield_ = order_ && anybody_yields(now);
   if (!order_ || waits_for_yield_) return decisions;
-  leave_behind(decisions);
+  leave_behind(decisions, now);
   if (order_->stopping) {
     stop_broken(decisions);
     return decisions;
@@ -40,16 +40,18 @@ std::vector<JobRun::Decision> JobRun::decide(Time now) {
 
 /// Ends the ranks of older generations: agents of members start those of the new one in their
 /// place, others are fenced.
-void JobRun::leave_behind(std::vector<Decision>& decisions) {
+void JobRun::leave_behind(std::vector<Decision>& decisions, Time now) {
   for (auto& [uid, member] : members_) {
     if (member.connection == 0 || member.fenced) continue;
     if (member.fact.generation >= order_->generation || spare_pods_.contains(uid)) continue;
     auto message = message_to(member);
     message->mutable_fence()->set_generation(order_->generation);
-    if (member.fact.stays && known_pods_.contains(uid)) {
-      message->mutable_join_generation()->set_generation(order_->generation);
-      message->mutable_join_generation()->set_reason("its pod is a member of it");
-      begin_anew(member);
+    if (member.fact.stays && member.fact.says_joined && known_pods_.contains(uid)) {
+      coordination::JoinGeneration& join = *message->mutable_join_generation();
+      join.set_generation(order_->generation);
+      join.set_reason("its pod is a member of it");
+      join.set_within_ms(std::chrono::milliseconds(order_->join_timeout).count());
+      begin_anew(member, now);
     } else {
       member.fenced = true;
       message->mutable_fenced()->set_reason("generation " + std::to_string(order_->generation) +
@@ -60,8 +62,13 @@ void JobRun::leave_behind(std::vector<Decision>& decisions) {
 }
 
 /// What the agent told of the generation before is no fact of this one.
-void JobRun::begin_anew(Member& member) const {
+void JobRun::begin_anew(Member& member, Time now) const {
   member.fact.generation = order_->generation;
+  // A new stream does not give it more time.
+  if (!member.ordered || member.ordered->first != order_->generation) {
+    member.ordered = {order_->generation, now};
+  }
+  member.fact.joins_since = member.ordered->second;
   member.fact.failure.reset();
   member.fact.ranks.clear();
   member.silent = Duration::zero();

@@ -210,6 +210,7 @@ ObservedPod LocalCluster::Impl::view_of(const Pod& pod) const {
   seen.created_at = record.created_at;
   seen.exit = record.exit;
   seen.phase = PodPhase::kRunning;
+  if (!record.exit) seen.started_at = record.created_at;
   if (record.exit) {
     seen.phase = record.exit->exit_code == 0 ? PodPhase::kSucceeded : PodPhase::kFailed;
   }

@@ -94,6 +94,21 @@ void judge_unheard(const LivenessInput& input, const ObservedPod& pod, Liveness&
   liveness.lost.push_back({&pod, "not heard of by a new coordinator" + sign});
 }
 
+/// Adds kept members whose streams have ended to those that are late: a restart keeps no pod beside
+/// one that it cannot reach.
+void add_unreachable(const JoiningInput& input, const MembersByPod& told, Liveness& liveness) {
+  for (const ObservedPod* pod : *input.members) {
+    const auto found = told.find(pod->uid);
+    if (found == told.end() || pod->created_generation >= input.generation) continue;
+    const MemberFact& fact = *found->second;
+    if (fact.connected) continue;
+    if (listened_since(*input.facts, fact.since, input.now) <= kStreamGrace) continue;
+    const bool is_late = std::any_of(liveness.lost.begin(), liveness.lost.end(),
+                                     [&](const LostMember& lost) { return lost.pod == pod; });
+    if (!is_late) liveness.lost.push_back({pod, "its agent has no stream, and another is late"});
+  }
+}
+
 }  // namespace
 
 MembersByPod members_by_pod(const StreamFacts& facts) {
@@ -102,6 +117,16 @@ MembersByPod members_by_pod(const StreamFacts& facts) {
   for (const MemberFact& fact : facts.members)
     members.emplace(fact.pod_uid, &fact);
   return members;
+}
+
+bool have_met(const StreamFacts& facts) {
+  return facts.rank_table_ready ||
+         std::any_of(facts.members.begin(), facts.members.end(), [&](const MemberFact& member) {
+           return member.generation == facts.generation &&
+                  std::any_of(member.ranks.begin(), member.ranks.end(), [](const RankFact& rank) {
+                    return rank.phase > contract::Phase::kRendezvous;
+                  });
+         });
 }
 
 Liveness judge_liveness(const LivenessInput& input) {
@@ -140,6 +165,52 @@ Liveness judge_liveness(const LivenessInput& input) {
   // Nodes that lose their power together fall silent one after the other: they are one restart, and
   // one before the last of them is judged would be in vain.
   liveness.waits = more_may_follow && longest <= 2 * kStreamGrace;
+  return liveness;
+}
+
+Liveness judge_joining(const JoiningInput& input) {
+  Liveness liveness;
+  const StreamFacts& facts = *input.facts;
+  if (!facts.hosted || facts.generation != input.generation || have_met(facts)) return liveness;
+  const MembersByPod told = members_by_pod(facts);
+  const std::string generation = " generation " + std::to_string(input.generation);
+  const std::string late = "its agent has not joined" + generation + " within ";
+  const auto judge = [&](const ObservedPod& pod, Time since, Duration most,
+                         const std::string& what) {
+    const Duration waited = listened_since(facts, since, input.now);
+    if (waited < most) return look_in(liveness, most - waited);
+    liveness.lost.push_back({&pod, what + in_seconds(most)});
+  };
+  const Duration limit = input.timeout + kStreamGrace;
+  const Time since = std::max(input.began, facts.listens_since);
+  std::vector<const ObservedPod*> unheard;
+  size_t kept = 0;
+  for (const ObservedPod* pod : *input.members) {
+    if (pod->created_generation >= input.generation) continue;
+    ++kept;
+    const auto found = told.find(pod->uid);
+    if (found == told.end()) {
+      if (pod->started_at) unheard.push_back(pod);
+      continue;
+    }
+    const MemberFact& fact = *found->second;
+    if (fact.generation < input.generation) {
+      judge(*pod, since, limit, late);
+    } else if (fact.joins_since) {
+      judge(*pod, *fact.joins_since, limit, late);
+    } else if (!fact.connected) {
+      judge(*pod, std::max(since, fact.since), limit,
+            "its agent has joined" + generation + ", and was not heard for ");
+    }
+  }
+  // They may be about to come back.
+  const Duration patience = 2 * unheard.size() > kept ? kMassLossTruce : kReconnectTime;
+  for (const ObservedPod* pod : unheard) {
+    // The time is of the node's clock, which may be far ahead.
+    const Time started = *pod->started_at <= input.now + kReconnectTime ? *pod->started_at : since;
+    judge(*pod, std::max(since, started), std::max(limit, patience), late);
+  }
+  if (!liveness.lost.empty()) add_unreachable(input, told, liveness);
   return liveness;
 }
 

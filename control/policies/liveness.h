@@ -27,6 +27,10 @@ inline constexpr std::chrono::seconds kMassLossTruce{60};
 using MembersByPod = std::unordered_map<std::string_view, const MemberFact*>;
 MembersByPod members_by_pod(const StreamFacts& facts);
 
+/// Whether all ranks of the facts' generation have met. A coordinator that has not heard of every
+/// agent learns it from a rank that has got further.
+bool have_met(const StreamFacts& facts);
+
 struct LostMember {
   const ObservedPod* pod = nullptr;
   std::string message;  ///< the evidence
@@ -52,6 +56,22 @@ struct Liveness {
   /// long: where nothing else has failed, these wait for those.
   bool waits = false;
 };
+
+struct JoiningInput {
+  const std::vector<const ObservedPod*>* members = nullptr;
+  const StreamFacts* facts = nullptr;
+  int64_t generation = 0;
+  Time began;        ///< of the generation
+  Duration timeout;  ///< failurePolicy.joinTimeoutSeconds; kStreamGrace comes to it
+  Time now;
+};
+
+/// Returns the members that a restart has kept and whose agents have not joined the generation in
+/// time, or have been silent for as long since they joined; nobody once its ranks have met. An
+/// agent that has never connected has kReconnectTime at least from the start of its container, of
+/// the generation and of the coordinator, and kMassLossTruce where more than half of the kept ones
+/// have never connected. With the first of them, kept members without a stream are lost, too.
+Liveness judge_joining(const JoiningInput& input);
 
 /// Members whose stream is gone longer than kStreamGrace and that a second sign speaks against: a
 /// peer's report, a node not ready, or steps that stand still for as long as they may. Ranks train

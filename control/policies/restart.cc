@@ -207,12 +207,15 @@ void count_restart(api::RestartCounts& restarts, const api::RestartBudget& budge
   }
 }
 
+Time committed_at(const api::TrainingJobStatus& status) {
+  if (!status.checkpoint || !status.checkpoint->last_time) return Time::min();
+  return *status.checkpoint->last_time;
+}
+
 Duration backoff_of(const api::FailurePolicy& policy, const api::TrainingJobStatus& status,
                     Time now) {
   const api::RestartBackoff& backoff = policy.backoff;
-  const Time committed = status.checkpoint && status.checkpoint->last_time
-                             ? *status.checkpoint->last_time
-                             : Time::min();
+  const Time committed = committed_at(status);
   const auto counts = [&](FailureClass failure_class, Time at) {
     return at > committed && now - at < api::budget_of(policy, failure_class).window;
   };

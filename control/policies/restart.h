@@ -76,6 +76,9 @@ bool within_budget(const api::FailurePolicy& policy, const api::RestartCounts& r
 void count_restart(api::RestartCounts& restarts, const api::RestartBudget& budget, bool counted,
                    Time now);
 
+/// When the newest checkpoint was committed that the status knows of; Time::min(): none was.
+Time committed_at(const api::TrainingJobStatus& status);
+
 /// The wait between the newest restart and its pods: none for the first since a committed
 /// checkpoint; else initial, doubled for each further restart since then, at most max. Those that
 /// the window of their class's budget has left do not count any more: of programs of one's own no

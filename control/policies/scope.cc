@@ -29,7 +29,7 @@ bool fails_again_and_again(const ScopeInput& input, const Loss& loss) {
         return attempt.in_place.value_or(false) && attempt.pod_uid == loss.pod_uid &&
                attempt.failure_class == loss.failure_class && attempt.end_time &&
                attempt.exit_code != contract::kExitPeerLost &&
-               input.now - *attempt.end_time < window;
+               *attempt.end_time > input.committed && input.now - *attempt.end_time < window;
       });
   return before + 1 >= kFailuresOfOnePod;
 }

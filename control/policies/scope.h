@@ -11,8 +11,8 @@ namespace trainyard::control::policies {
 
 /// More pods lost at once than this are replaced with all the others: attempts hold no more names.
 inline constexpr size_t kMaxSingleReplacements = 4;
-/// So many failures of one pod within the window of their class's budget are the pod's, not its
-/// ranks': the last of them replaces it.
+/// So many failures of one pod since the newest committed checkpoint, within the window of their
+/// class's budget, are the pod's, not its ranks': the last of them replaces it.
 inline constexpr int64_t kFailuresOfOnePod = 3;
 
 /// What a job can go on from where a pod is replaced and the states in its memory go with it.
@@ -36,6 +36,7 @@ struct ScopeInput {
   /// New pods run where the old ones did, so none escapes the node that its pod failed on.
   bool same_machine = false;
   MemoryBacking backing = MemoryBacking::kNoMemory;
+  Time committed = Time::min();  ///< when the newest checkpoint was; Time::min(): none
   Time now;
 };
 

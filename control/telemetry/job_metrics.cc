@@ -32,8 +32,9 @@ constexpr Family kExpectedRanks{"trainyard_job_expected_ranks", Kind::kGauge,
                                 "Ranks that the manifest wants; auto counts as one a node."};
 constexpr Family kNodes{"trainyard_job_nodes",
                         Kind::kGauge,
-                        "Nodes (pods) of the job: target are wanted now, active there, ready at "
-                        "work, spare stand ready.",
+                        "Nodes (pods) of the job. target: wanted now; active: neither ended nor "
+                        "being deleted; ready: ready, with ranks that have not failed; spare: "
+                        "ready to replace one.",
                         {"state"}};
 constexpr Family kLayout{"trainyard_job_layout_info",
                          Kind::kGauge,

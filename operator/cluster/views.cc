@@ -253,6 +253,7 @@ control::ObservedPod observed_pod(const json& object, const cache::Meta& meta) {
   if (!trainer.empty()) {
     pod.exit = deciding_exit(status, trainer_status);
     pod.sidecar_exits = sidecar_exits(status, trainer);
+    pod.started_at = time_at(at(at(trainer_status, "state"), "running"), "startedAt");
     pod.lingers = pod.exit.has_value() && another_runs(status, trainer);
   }
   pod.phase = phase_of(status, pod.exit);
@@ -363,7 +364,8 @@ bool same_to_plan(const PodView& a, const PodView& b) {
          x.node_index == y.node_index && x.created_generation == y.created_generation &&
          x.member == y.member && x.terminating == y.terminating && x.ends_at == y.ends_at &&
          x.phase == y.phase && x.ready == y.ready && x.lingers == y.lingers &&
-         x.message == y.message && same_exit(x.exit, y.exit) &&
+         x.started_at.has_value() == y.started_at.has_value() && x.message == y.message &&
+         same_exit(x.exit, y.exit) &&
          std::equal(x.sidecar_exits.begin(), x.sidecar_exits.end(), y.sidecar_exits.begin(),
                     y.sidecar_exits.end(), same_sidecar) &&
          std::equal(x.conditions.begin(), x.conditions.end(), y.conditions.begin(),

@@ -166,7 +166,7 @@ void act_and_judge(World& world, const Frames::Frame& frame) {
 /// and with ranks that obey SIGKILL it ends.
 void require_end(World& world) {
   if (world.supervisor.snapshot().joins) {
-    world.pass(agent::Supervisor::kClearLimit);
+    world.pass(agent::Supervisor::kLongestClearLimit);
     TRAINYARD_REQUIRE(!world.supervisor.snapshot().joins, "it joins for ever");
   }
   world.supervisor.on_terminate();

@@ -109,6 +109,7 @@ void MemoryCluster::step() {
     } else if (pending && !pod.node_lost) {
       pod.seen.phase = PodPhase::kRunning;
       pod.seen.ready = true;
+      pod.seen.started_at = clock_.now();
     }
     ++it;
   }

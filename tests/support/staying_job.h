@@ -22,7 +22,7 @@ class StayingJob : public ReportingJob {
 
   void stay() {
     for (control::MemberFact& fact : facts.now.members)
-      fact.stays = true;
+      fact.stays = fact.says_joined = true;
   }
 
   void fail_rank(int index, int exit_code, int signal = 0) {

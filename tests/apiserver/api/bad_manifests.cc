@@ -66,6 +66,7 @@ constexpr BadManifest kManifests[] = {
     {T, R"({"spec": {"failurePolicy": {"rules": [{"name": "a", "action": "FailJob", "onExitCodes": {"values": [256]}}]}}})", "spec.failurePolicy.rules[0].onExitCodes.values[0]"},
     {T, R"({"spec": {"failurePolicy": {"rules": [{"name": "a", "action": "FailJob", "onExitCodes": {"values": []}}]}}})", "spec.failurePolicy.rules[0].onExitCodes.values"},
     {T, R"({"spec": {"progressPolicy": {"stallFactor": 1}}})", "spec.progressPolicy.stallFactor"},
+    {T, R"({"spec": {"failurePolicy": {"joinTimeoutSeconds": 0}}})", "spec.failurePolicy.joinTimeoutSeconds"},
     {T, R"({"spec": {"progressPolicy": {"startupTimeoutSeconds": 0}}})", "spec.progressPolicy.startupTimeoutSeconds"},
     {T, R"({"spec": {"checkpointPolicy": {"everySteps": -1}}})", "spec.checkpointPolicy.everySteps"},
     {T, R"({"spec": {"checkpointPolicy": {"keepLast": 0}}})", "spec.checkpointPolicy.keepLast"},

@@ -36,6 +36,7 @@ constexpr Change kChanges[] = {
     {T, R"({"spec": {"keepFailedPods": 3}})", "", When::kAlways},
     {T, R"({"spec": {"progressPolicy": {"stallFactor": 20}}})", "", When::kAlways},
     {T, R"({"spec": {"failurePolicy": {"budgets": [{"class": "Hang", "maxRestarts": 1}]}}})", "", When::kAlways},
+    {T, R"({"spec": {"failurePolicy": {"joinTimeoutSeconds": 20}}})", "", When::kAlways},
     {T, R"({"spec": {"checkpointPolicy": {"everySteps": 7, "keepLast": 2}}})", "", When::kAlways},
     {E, R"({"spec": {"engine": {"runtime": {"threads": 2}}}})", "", When::kAlways},
     {T, R"({"metadata": {"labels": {"team": "a"}}})", "", When::kAlways},

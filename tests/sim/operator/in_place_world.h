@@ -148,6 +148,15 @@ class Ranks final : public agent::RankHost {
     if (rank.rounds_to_clean-- <= 0) die(rank, {rank.fails_with, 0, false});
   }
 
+  void report_peer(agent::Supervisor& agent, int local_rank) const {
+    const Rank& rank = ranks.at(static_cast<size_t>(local_rank));
+    const auto dead = std::find_if(rank.peers.begin(), rank.peers.end(),
+                                   [&](const auto& peer) { return !judge_.is_alive[peer]; });
+    agent.on_rank_line(
+        local_rank, contract::encode(contract::PeerLost{static_cast<int>(dead - rank.peers.begin()),
+                                                        "all_reduce is overdue"}));
+  }
+
   /// What ranks do in a round; told to their agent.
   void live(agent::Supervisor& agent, bool may_end) {
     for (size_t i = 0; i < ranks.size(); ++i) {
@@ -163,7 +172,9 @@ class Ranks final : public agent::RankHost {
                                      [&](const auto& peer) { return !judge_.is_alive[peer]; });
       if (rank.fails_with != 0) continue;
       if (alone && may_end) continue;  // its peers have ended well, and so does it
-      if (alone && ++rank.rounds_alone > kRoundsToMissAPeer) die(rank, {69, 0, false});
+      if (!alone || ++rank.rounds_alone <= kRoundsToMissAPeer) continue;
+      if (rank.alive) report_peer(agent, static_cast<int>(i));
+      die(rank, {69, 0, false});
     }
     const bool done = may_end && std::all_of(ranks.begin(), ranks.end(), [](const Rank& rank) {
                         return rank.alive && !rank.peers.empty() && rank.fails_with == 0;
@@ -187,7 +198,8 @@ class Ranks final : public agent::RankHost {
 
 struct Node {
   std::string pod_name;
-  bool lost = false;  ///< nothing in it runs any more
+  bool lost = false;    ///< nothing in it runs any more
+  bool silent = false;  ///< nothing in it moves any more
   std::unique_ptr<control::ControlChannel> channel;
   std::unique_ptr<Ranks> ranks;
   std::unique_ptr<agent::Supervisor> agent;
@@ -198,6 +210,29 @@ struct Setting {
   int64_t spares = 0;
   api::RestartStrategy strategy = api::RestartStrategy::kInPlace;
   int training_rounds = kTrainingRounds;
+  bool older_agents = false;  ///< those of the first generation do not say that they have joined
+};
+
+/// Carries messages as an agent of the version before would send them.
+class OlderChannel final : public control::ControlChannel {
+ public:
+  explicit OlderChannel(std::unique_ptr<control::ControlChannel> channel)
+      : channel_(std::move(channel)) {}
+
+  void open() override { channel_->open(); }
+  std::vector<control::ChannelEvent> take() override { return channel_->take(); }
+  int wake_fd() const override { return channel_->wake_fd(); }
+  int64_t unsent() const override { return channel_->unsent(); }
+  void finish(Duration timeout) override { channel_->finish(timeout); }
+  Status send(const coordination::FromAgent& message) override {
+    if (!message.has_hello()) return channel_->send(message);
+    coordination::FromAgent older = message;
+    older.mutable_hello()->clear_says_joined();
+    return channel_->send(older);
+  }
+
+ private:
+  const std::unique_ptr<control::ControlChannel> channel_;
 };
 
 inline api::TrainingJob job_in(const Setting& setting) {
@@ -291,6 +326,19 @@ class World {
     return false;
   }
 
+  /// All in the pod of a node index stands still from now on; its stream ends, or stays open.
+  void freeze(int index, bool ends_stream) {
+    for (const control::ObservedPod& pod : cluster.truth().pods) {
+      const auto found = nodes_.find(pod.uid);
+      if (pod.node_index != index || found == nodes_.end()) continue;
+      Node& node = found->second;
+      node.silent = true;
+      for (const Ranks::Rank& rank : node.ranks->ranks)
+        judge.is_alive[rank.address] = false;
+      if (ends_stream) node.channel->finish(Duration::zero());
+    }
+  }
+
   bool has_ended() const {
     const auto status = cluster.truth().status;
     return control::is_true(status, api::ConditionType::kComplete) ||
@@ -301,14 +349,15 @@ class World {
 
   /// Runs the job to its end; before each action `strike` is asked with its number.
   void run(const Strike& strike) {
-    for (int round = 0; round < kMostRounds && !has_ended(); ++round)
+    const int most = setting_.training_rounds + kMostRounds;
+    for (int round = 0; round < most && !has_ended(); ++round)
       turn(round, strike);
   }
 
   /// What is over goes on for some rounds.
   void run_on(int rounds) {
     for (int round = 0; round < rounds; ++round)
-      turn(kMostRounds + round, [](World&, int64_t) {});
+      turn(setting_.training_rounds + kMostRounds + round, [](World&, int64_t) {});
   }
 
   MemoryCluster cluster;
@@ -322,12 +371,12 @@ class World {
     for (auto& [uid, node] : nodes_) {
       Node* const kept = &node;
       const auto hear = [&] {
-        if (!kept->lost) kept->agent->on_channel();
+        if (!kept->lost && !kept->silent) kept->agent->on_channel();
       };
       // What ranks do may come before what the coordinator has said.
       if (round % 2 == 0) act(strike, hear);
       act(strike, [&] {
-        if (kept->lost) return;
+        if (kept->lost || kept->silent) return;
         kept->agent->on_timer();
         if (!kept->agent->finished()) kept->ranks->live(*kept->agent, may_end);
       });
@@ -357,6 +406,7 @@ class World {
     for (const auto& [uid, pod] : pods) {
       Node& node = nodes_[uid];
       if (node.agent == nullptr) start(node, pod);
+      if (node.silent) continue;
       if (pod.terminating) node.agent->on_terminate();
       if (!node.agent->finished()) continue;
       control::ContainerExit exit;
@@ -378,6 +428,9 @@ class World {
                         .environment.contains(control::kEnvStays);
     node.pod_name = pod.name;
     node.channel = transport_.make_channel();
+    if (setting_.older_agents && pod.created_generation == 1) {
+      node.channel = std::make_unique<OlderChannel>(std::move(node.channel));
+    }
     node.ranks = std::make_unique<Ranks>(judge);
     node.agent = std::make_unique<agent::Supervisor>(std::move(options), *node.channel, *node.ranks,
                                                      clock_, *logger_, 7);

@@ -1,4 +1,5 @@
 // An agent that stays: it outlives its ranks and starts those of the next generation.
+#include <algorithm>
 #include <csignal>
 #include <string>
 #include <vector>
@@ -275,6 +276,37 @@ TEST_F(StayingSupervisorTest, BeginsTheNextGenerationInItsPod) {
   supervisor_.on_rank_end(1, {});
   ASSERT_TRUE(supervisor_.finished());
   EXPECT_EQ(supervisor_.finished()->exit_code, 0);
+}
+
+TEST_F(StayingSupervisorTest, SaysThatItHasJoined) {
+  train();
+  fail();
+  host_.leaves_behind = true;
+  heard();
+  tell(join(4));
+  for (const FromAgent& message : heard())
+    EXPECT_FALSE(message.has_joined());
+  host_.leaves_behind = false;
+  pass(Supervisor::kFirstClearInterval);
+  const auto messages = heard();
+  const auto said = std::find_if(messages.begin(), messages.end(),
+                                 [](const FromAgent& message) { return message.has_joined(); });
+  ASSERT_NE(said, messages.end());
+  EXPECT_EQ(said->fence().generation(), 4);
+}
+
+TEST_F(StayingSupervisorTest, EndsBeforeItsPodIsReplaced) {
+  train();
+  fail();
+  host_.leaves_behind = true;
+  ToAgent order = join(4);
+  order.mutable_join_generation()->set_within_ms(10'000);
+  tell(order);
+  pass(std::chrono::milliseconds(9999));
+  EXPECT_FALSE(supervisor_.finished());
+  pass(std::chrono::milliseconds(1));
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_THAT(supervisor_.finished()->message, HasSubstr("within 10 s"));
 }
 
 TEST_F(StayingSupervisorTest, RunningRanksAreGoneBeforeTheNextOnesStart) {

@@ -40,6 +40,7 @@ TEST(InPlaceTest, AFailedRankKeepsEveryPod) {
   EXPECT_TRUE(job.is(ConditionType::kRestarting));
   EXPECT_TRUE(job.is(ConditionType::kScheduled));
   EXPECT_FALSE(job.is(ConditionType::kRunning)) << "the pods are ready, their ranks are not";
+  EXPECT_EQ(status.nodes.ready, 0);
   for (int index = 0; index < 3; ++index)
     EXPECT_EQ(job.member(index).created_generation, 1);
   job.carry_out();
@@ -215,6 +216,30 @@ TEST(InPlaceTest, TheThirdFailureOfAPodReplacesIt) {
   EXPECT_EQ(job.member(0).created_generation, 1);
 }
 
+/// A job that gets on heals as often as its budgets allow.
+TEST(InPlaceTest, FailuresBeforeACommittedCheckpointAreForgotten) {
+  api::TrainingJob manifest = job_of(2);
+  manifest.spec.failure_policy.budgets = {{api::FailureClass::kApplication, 100, minutes(600)}};
+  StayingJob job(std::move(manifest));
+  for (int64_t failures = 1; failures <= 20; ++failures) {
+    job.facts.now.checkpoint = CheckpointFact{100 * failures, "", "", job.clock.now(), failures};
+    ASSERT_TRUE(job.pass(seconds(10)));
+    job.fail_rank(1, 1);
+    ASSERT_TRUE(job.pass(seconds(10)));
+    job.carry_out();
+    ASSERT_TRUE(job.settle());
+    ASSERT_EQ(job.status().restarts.in_place, failures);
+  }
+  EXPECT_EQ(job.status().restarts.pod_replacements, 0);
+  for (int64_t failures = 1; failures <= 2; ++failures) {
+    job.fail_rank(1, 1);
+    ASSERT_TRUE(job.pass(kBackoffOver));
+    job.carry_out();
+    ASSERT_TRUE(job.settle());
+  }
+  EXPECT_EQ(job.status().restarts.pod_replacements, 1) << "the third since the last commit";
+}
+
 TEST(InPlaceTest, OnOneMachineNoFailureIsThePods) {
   StayingJob job(job_of(2));
   job.facts.now.same_machine = true;
@@ -309,6 +334,25 @@ TEST(InPlaceTest, APodThatEndedWellBeforeTheGenerationRanIsNotComplete) {
   EXPECT_EQ(job.status().completed_indexes, "");
   EXPECT_EQ(job.member(0).created_generation, 3);
   EXPECT_EQ(job.member(1).created_generation, 3);
+}
+
+/// As a short program does, before the ranks of all pods have met.
+TEST(InPlaceTest, APodThatEndsWellInTheGenerationThatItHasJoinedIsComplete) {
+  for (const bool has_joined : {true, false}) {
+    StayingJob job(job_of(2));
+    job.fail_rank(1, 1);
+    ASSERT_TRUE(job.settle());
+    job.carry_out();
+    job.facts.now.rank_table_ready = false;
+    for (MemberFact& member : job.facts.now.members)
+      member.ranks.clear();
+    if (!has_joined) job.facts.now.members[0].joins_since = job.clock.now();
+    job.facts.now.members[0].connected = false;
+    job.fail(0, 0);
+    ASSERT_TRUE(job.pass(seconds(1)));
+    EXPECT_EQ(job.status().membership.generation, has_joined ? 2 : 3);
+    EXPECT_EQ(job.status().completed_indexes, has_joined ? "0" : "");
+  }
 }
 
 TEST(InPlaceTest, APodThatEndsWellInALaterGenerationIsComplete) {

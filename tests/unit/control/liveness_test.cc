@@ -1,5 +1,9 @@
 // Which silent members count as lost.
+#include "control/policies/liveness.h"
+
 #include <chrono>
+#include <utility>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -313,6 +317,166 @@ TEST(LivenessTest, LossesFarApartAreNoMassLoss) {
   job.disconnect(1);
   ASSERT_TRUE(job.pass(seconds(8)));
   EXPECT_EQ(job.status().restarts.total, 1);
+}
+
+/// Two pods that a restart has kept for generation 2; the second's agent has joined.
+class JoiningTest : public testing::Test {
+ protected:
+  JoiningTest() {
+    for (ObservedPod* pod : {&late_, &other_}) {
+      pod->created_generation = 1;
+      pod->started_at = kBegan - seconds(1000);
+    }
+    late_.uid = fact_.pod_uid = "late";
+    other_.uid = joined_.pod_uid = "other";
+    facts_.hosted = true;
+    facts_.generation = 2;
+    facts_.listens_since = kBegan - seconds(100);
+    fact_.generation = joined_.generation = 2;
+    fact_.connected = joined_.connected = true;
+    fact_.joins_since = kBegan + seconds(1);
+  }
+
+  policies::Liveness judge(Duration after_begin) const {
+    return policies::judge_joining({&members_, &facts_, 2, kBegan, timeout_, kBegan + after_begin});
+  }
+  /// Whom the coordinator has heard of.
+  void hear(std::vector<MemberFact> facts) { facts_.members = std::move(facts); }
+
+  static constexpr Time kBegan{seconds(1'700'000'000)};
+  Duration timeout_ = seconds(10);
+  ObservedPod late_;
+  ObservedPod other_;
+  std::vector<const ObservedPod*> members_{&late_, &other_};
+  MemberFact fact_;
+  MemberFact joined_;
+  StreamFacts facts_;
+};
+
+TEST_F(JoiningTest, WhoDoesNotJoinInTimeIsLost) {
+  hear({fact_, joined_});
+  const policies::Liveness early = judge(seconds(13));
+  EXPECT_TRUE(early.lost.empty());
+  EXPECT_EQ(early.look_again, seconds(1));
+  const policies::Liveness late = judge(seconds(14));
+  ASSERT_EQ(late.lost.size(), 1u);
+  EXPECT_EQ(late.lost[0].pod, &late_);
+  EXPECT_EQ(late.lost[0].message, "its agent has not joined generation 2 within 13 s");
+}
+
+TEST_F(JoiningTest, WhoHasJoinedOrIsNewIsNotAsked) {
+  hear({joined_, fact_});
+  late_.created_generation = 2;
+  EXPECT_TRUE(judge(seconds(1000)).lost.empty());
+}
+
+TEST_F(JoiningTest, OneWithoutAStreamIsWaitedForFromTheBeginningOfTheGeneration) {
+  fact_.generation = 1;
+  fact_.joins_since.reset();
+  fact_.connected = false;
+  hear({fact_, joined_});
+  EXPECT_TRUE(judge(seconds(12)).lost.empty());
+  EXPECT_EQ(judge(seconds(13)).lost.size(), 1u);
+}
+
+TEST_F(JoiningTest, ANewCoordinatorWaitsUntilAgentsAreBack) {
+  facts_.listens_since = kBegan + seconds(50);
+  hear({joined_});
+  EXPECT_TRUE(judge(seconds(64)).lost.empty());
+  EXPECT_EQ(judge(seconds(65)).lost.size(), 1u);
+}
+
+/// As where a leader is lost together with a member, and the next one restarts the job at once.
+TEST_F(JoiningTest, ACoordinatorThatIsHardlyOlderThanTheGenerationWaitsToo) {
+  facts_.listens_since = kBegan - seconds(1);
+  hear({joined_});
+  EXPECT_TRUE(judge(seconds(14)).lost.empty());
+  EXPECT_EQ(judge(seconds(15)).lost.size(), 1u);
+}
+
+TEST_F(JoiningTest, WhereMostAreUnheardTheyMayBeAboutToComeBack) {
+  facts_.listens_since = kBegan + seconds(50);
+  EXPECT_TRUE(judge(seconds(109)).lost.empty());
+  EXPECT_EQ(judge(seconds(110)).lost.size(), 2u);
+}
+
+TEST_F(JoiningTest, OneThatHasNotStartedIsWaitedFor) {
+  hear({joined_});
+  late_.started_at.reset();
+  EXPECT_TRUE(judge(seconds(1000)).lost.empty());
+  late_.started_at = kBegan + seconds(1000);
+  EXPECT_TRUE(judge(seconds(1014)).lost.empty());
+  EXPECT_EQ(judge(seconds(1015)).lost.size(), 1u);
+}
+
+/// The longest of all waits holds.
+TEST_F(JoiningTest, ALongTimeoutIsGivenToUnheardAgentsToo) {
+  hear({joined_});
+  timeout_ = seconds(100);
+  EXPECT_TRUE(judge(seconds(102)).lost.empty());
+  EXPECT_EQ(judge(seconds(103)).lost.size(), 1u);
+  hear({});
+  EXPECT_TRUE(judge(seconds(102)).lost.empty());
+  EXPECT_EQ(judge(seconds(103)).lost.size(), 2u);
+}
+
+TEST_F(JoiningTest, OneThatCannotBeReachedIsLostWithOneThatIsLate) {
+  joined_.connected = false;
+  joined_.since = kBegan + seconds(8);
+  hear({fact_, joined_});
+  EXPECT_TRUE(judge(seconds(13)).lost.empty());
+  EXPECT_EQ(judge(seconds(14)).lost.size(), 2u) << "no restart would keep it";
+  joined_.since = kBegan + seconds(11);
+  hear({fact_, joined_});
+  EXPECT_EQ(judge(seconds(14)).lost.size(), 1u) << "it may be about to come back";
+}
+
+/// A new coordinator learns only from the agents that are back that the ranks train.
+TEST_F(JoiningTest, NobodyIsLateWhereRanksHaveMet) {
+  RankFact rank;
+  rank.phase = contract::Phase::kTraining;
+  joined_.ranks = {rank};
+  hear({joined_});
+  EXPECT_TRUE(judge(seconds(1000)).lost.empty());
+  joined_.ranks[0].phase = contract::Phase::kRendezvous;
+  hear({joined_});
+  EXPECT_EQ(judge(seconds(1000)).lost.size(), 1u);
+}
+
+TEST_F(JoiningTest, AClockThatIsSlightlyAheadMakesNoContainerLate) {
+  hear({joined_});
+  late_.started_at = kBegan + seconds(302);
+  EXPECT_TRUE(judge(seconds(300)).lost.empty());
+  EXPECT_TRUE(judge(seconds(316)).lost.empty());
+  EXPECT_EQ(judge(seconds(317)).lost.size(), 1u);
+}
+
+TEST_F(JoiningTest, ANodeWhoseClockIsFarAheadIsNotWaitedForLonger) {
+  hear({joined_});
+  late_.started_at = kBegan + seconds(3600);
+  EXPECT_EQ(judge(seconds(15)).lost.size(), 1u);
+}
+
+TEST_F(JoiningTest, OneThatHasJoinedAndGoesSilentBeforeItsRanksRunIsLost) {
+  fact_.joins_since.reset();
+  fact_.connected = false;
+  fact_.since = kBegan + seconds(5);
+  hear({fact_, joined_});
+  EXPECT_TRUE(judge(seconds(17)).lost.empty());
+  const policies::Liveness late = judge(seconds(18));
+  ASSERT_EQ(late.lost.size(), 1u);
+  EXPECT_EQ(late.lost[0].message, "its agent has joined generation 2, and was not heard for 13 s");
+  facts_.rank_table_ready = true;
+  EXPECT_TRUE(judge(seconds(18)).lost.empty()) << "its ranks run on without it";
+}
+
+TEST_F(JoiningTest, NobodyIsLateForAnOrderThatHasNotGoneOut) {
+  hear({fact_, joined_});
+  facts_.generation = 1;
+  EXPECT_TRUE(judge(seconds(1000)).lost.empty());
+  facts_.generation = 2;
+  facts_.hosted = false;
+  EXPECT_TRUE(judge(seconds(1000)).lost.empty());
 }
 
 }  // namespace

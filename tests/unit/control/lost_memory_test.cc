@@ -24,7 +24,7 @@ using testing_support::StayingJob;
 /// What is planned when a rank of pod 1 fails for the third time, in a job of the engine that keeps
 /// states in memory.
 Plan plan_at_third_failure(const std::function<void(api::CheckpointPolicy&)>& edit,
-                           std::optional<int64_t> checkpoint = 30) {
+                           std::optional<int64_t> checkpoint = 8) {
   api::TrainingJob manifest = job_of(2);
   manifest.spec.engine.emplace();
   manifest.spec.checkpoint_policy.memory_every_steps = 5;
@@ -32,10 +32,10 @@ Plan plan_at_third_failure(const std::function<void(api::CheckpointPolicy&)>& ed
   StayingJob job(std::move(manifest));
   for (int64_t generation = 1; generation <= 3; ++generation) {
     job.step_to(10 * generation);
-    if (checkpoint && *checkpoint <= 10 * generation) {
+    if (checkpoint && generation == 1) {
       job.facts.now.checkpoint = CheckpointFact{.step = *checkpoint, .at = job.clock.now()};
     }
-    EXPECT_TRUE(job.settle());
+    EXPECT_TRUE(job.pass(std::chrono::seconds(1)));
     job.fail_rank(1, 1);
     if (generation == 3) break;
     EXPECT_TRUE(job.pass(kBackoffOver));
@@ -60,7 +60,7 @@ TEST(LostMemoryTest, ThatMemoryGoesWithThePodThatFailsAgainAndAgainIsSaid) {
   ASSERT_TRUE(planned.intent);
   EXPECT_EQ(planned.intent->restarts.pod_replacements, 1);
   EXPECT_THAT(lost_memories(planned),
-              ElementsAre(::testing::HasSubstr("resume from the checkpoint of step 30")));
+              ElementsAre(::testing::HasSubstr("resume from the checkpoint of step 8")));
   EXPECT_THAT(
       lost_memories(plan_at_third_failure([](api::CheckpointPolicy&) {}, std::nullopt)),
       ElementsAre(::testing::HasSubstr("the job begins anew, as it has no checkpoint yet")));

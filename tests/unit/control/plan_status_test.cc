@@ -35,7 +35,7 @@ TEST(CountEdgeTest, EveryPodIsCountedWhereItBelongs) {
   sets.condemned = {&pods[5], &pods[6]};
   api::TrainingJobStatus status;
   status.nodes.target = 5;
-  count_pods(status, {}, sets);
+  count_pods(status, {}, sets, {});
   EXPECT_EQ(status.nodes.target, 5);
   EXPECT_EQ(status.nodes.active, 2);
   EXPECT_EQ(status.nodes.ready, 1);

@@ -141,6 +141,7 @@ TEST(ReconcilerAgentsTest, SinglePodsAreReplacedWithAgentsAsWithout) {
     }
     EXPECT_EQ(members, (std::set<std::string>{pod_name("job", "job-uid-1", 0, 1),
                                               pod_name("job", "job-uid-1", 1, 2)}));
+    EXPECT_TRUE(is_true(cluster.truth().status, api::ConditionType::kRunning));
   }
 }
 

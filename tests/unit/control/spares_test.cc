@@ -45,7 +45,7 @@ class SpareJob : public ReportingJob {
   void carry_out() {
     connect();
     for (MemberFact& fact : facts.now.members)
-      fact.stays = true;
+      fact.stays = fact.says_joined = true;
     facts.now.spares.clear();
     for (const ObservedPod& pod : parked()) {
       MemberFact fact;
@@ -53,7 +53,7 @@ class SpareJob : public ReportingJob {
       fact.pod_name = pod.name;
       fact.generation = pod.created_generation;
       fact.connected = true;
-      fact.stays = true;
+      fact.stays = fact.says_joined = true;
       facts.now.spares.push_back(fact);
     }
   }
@@ -200,6 +200,16 @@ TEST(SparesTest, OnesWhoseAgentIsSilentAreNot) {
   ASSERT_TRUE(job.pass(kBackoffOver));
   EXPECT_EQ(job.status().restarts.promotions, 0);
   EXPECT_EQ(job.member(1).created_generation, 2);
+}
+
+/// It would be fenced as soon as it was promoted.
+TEST(SparesTest, OneOfTheVersionBeforeIsNot) {
+  SpareJob job(1, 1);
+  job.facts.now.spares.at(0).says_joined = false;
+  job.lose({0});
+  ASSERT_TRUE(job.pass(kBackoffOver));
+  EXPECT_EQ(job.status().restarts.promotions, 0);
+  EXPECT_EQ(job.member(0).created_generation, 2);
 }
 
 /// Whoever began it dies at each of its writes, once before it and once after.

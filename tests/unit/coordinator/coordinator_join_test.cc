@@ -66,6 +66,18 @@ TEST_F(CoordinatorJoinTest, MembersThatStayJoinAndStart) {
   EXPECT_TRUE(a_.told().empty()) << "told once";
 }
 
+/// A leader that finds an emptied status goes on from it.
+TEST_F(CoordinatorJoinTest, TheNewestGenerationThatAgentsSpeakForIsKnownBeforeAnyOrder) {
+  a_.set_generation(7);
+  a_.connect();
+  b_.connect();
+  poll();
+  EXPECT_FALSE(facts().hosted);
+  EXPECT_EQ(facts().newest_generation, 7);
+  coordinator_.publish(order_of_two_nodes(4));
+  EXPECT_EQ(facts().newest_generation, 7) << "an order of an older one changes nothing of it";
+}
+
 TEST_F(CoordinatorJoinTest, WhatIsToldOfTheOldGenerationCountsNoMore) {
   break_a();
   coordinator_.publish(order_of_two_nodes(4));
@@ -87,6 +99,78 @@ TEST_F(CoordinatorJoinTest, WhatIsToldOfTheOldGenerationCountsNoMore) {
   const auto told = a_.told();
   ASSERT_EQ(told.size(), 1u);
   EXPECT_EQ(told[0].rank_table().generation(), 4);
+}
+
+TEST_F(CoordinatorJoinTest, ItIsKnownWhoHasNotJoinedYet) {
+  break_a();
+  MembershipOrder order = order_of_two_nodes(4);
+  order.join_timeout = seconds(7);
+  coordinator_.publish(order);
+  EXPECT_EQ(a_.told().at(0).join_generation().within_ms(), 7000);
+  const Time told = clock_.now();
+  clock_.advance(seconds(1));
+  b_.join(4);
+  poll();
+  EXPECT_EQ(member("pod-a").joins_since, told);
+  EXPECT_FALSE(member("pod-b").joins_since);
+  a_.beat(0, 77);
+  poll();
+  EXPECT_EQ(member("pod-a").joins_since, told) << "of the old generation";
+  a_.set_generation(4);
+  a_.connect();
+  poll();
+  EXPECT_FALSE(member("pod-a").joins_since) << "its hello speaks for the new one";
+}
+
+TEST_F(CoordinatorJoinTest, WhatAnAgentTellsOfTheNewGenerationShowsThatItHasJoined) {
+  break_a();
+  coordinator_.publish(order_of_two_nodes(4));
+  ASSERT_TRUE(member("pod-a").joins_since);
+  a_.set_generation(4);
+  a_.beat(0, 77);
+  poll();
+  EXPECT_FALSE(member("pod-a").joins_since);
+}
+
+TEST_F(CoordinatorJoinTest, AnAgentThatWouldNotSayThatItHasJoinedIsFenced) {
+  a_.set_stays(/*says_joined=*/false);
+  b_.set_stays();
+  start_training();
+  coordinator_.publish(order_of_two_nodes(4));
+  EXPECT_TRUE(a_.told().at(0).has_fenced());
+  EXPECT_TRUE(b_.told().at(0).has_join_generation());
+}
+
+/// Somebody has to judge it.
+TEST_F(CoordinatorJoinTest, AMemberWhoseStreamEndsBeforeTheOrderIsStillKnown) {
+  break_a();
+  a_.leave();
+  poll();
+  coordinator_.publish(order_of_two_nodes(4));
+  EXPECT_EQ(member("pod-a").pod_uid, "pod-a");
+  EXPECT_FALSE(member("pod-a").connected);
+  EXPECT_EQ(member("pod-a").generation, 3);
+}
+
+TEST_F(CoordinatorJoinTest, AnAgentWhoseStreamsEndAgainAndAgainIsLateAllTheSame) {
+  break_a();
+  coordinator_.publish(order_of_two_nodes(4));
+  const Time told = clock_.now();
+  for (int i = 0; i < 3; ++i) {
+    clock_.advance(seconds(2));
+    a_.connect(/*ranks_started=*/true);  // of generation 3
+    poll();
+    EXPECT_EQ(member("pod-a").joins_since, told);
+  }
+}
+
+TEST_F(CoordinatorJoinTest, AMemberWhoseStreamEndsAfterTheOrderIsStillKnown) {
+  break_a();
+  coordinator_.publish(order_of_two_nodes(4));
+  a_.leave();
+  poll();
+  EXPECT_FALSE(member("pod-a").connected);
+  EXPECT_TRUE(member("pod-a").joins_since);
 }
 
 TEST_F(CoordinatorJoinTest, RanksWaitForTheBackOff) {

@@ -44,6 +44,7 @@ class ScriptedAgent {
     hello.set_takes_table_key(takes_table_key);
     hello.set_table_key(table_key);
     hello.set_stays(stays_);
+    hello.set_says_joined(says_joined_);
     say(std::move(message));
   }
 
@@ -97,7 +98,17 @@ class ScriptedAgent {
   }
 
   /// From its next hello on.
-  void set_stays() { stays_ = true; }
+  void set_stays(bool says_joined = true) {
+    stays_ = true;
+    says_joined_ = says_joined;
+  }
+  /// It has ended its ranks, and belongs to the generation.
+  void join(int64_t generation) {
+    generation_ = generation;
+    FromAgent message;
+    message.mutable_joined();
+    say(std::move(message));
+  }
   /// It has joined this one.
   void set_generation(int64_t generation) { generation_ = generation; }
 
@@ -118,6 +129,7 @@ class ScriptedAgent {
   const int node_index_;
   int64_t generation_;
   bool stays_ = false;
+  bool says_joined_ = false;
   int64_t beats_ = 0;
 };
 

@@ -137,6 +137,20 @@ TEST(PodViewTest, ASidecarKeepsNoPodAlive) {
       << "another container's end is not the trainer's";
 }
 
+TEST(PodViewTest, TellsSinceWhenTheTrainerRuns) {
+  const auto started_with = [](const char* state) {
+    return view(pod_of(std::string(R"({"phase":"Running","containerStatuses":[
+        {"name":"istio","state":{"running":{"startedAt":"2026-01-02T03:00:00Z"}}},
+        {"name":"trainer","state":)") +
+                       state + "}]}"))
+        .seen.started_at;
+  };
+  EXPECT_EQ(started_with(R"({"running":{"startedAt":"2026-01-02T03:04:05Z"}})"),
+            Time(std::chrono::seconds(1'767'323'045)));
+  EXPECT_FALSE(started_with(R"({"waiting":{"reason":"PodInitializing"}})"));
+  EXPECT_FALSE(started_with(R"({"terminated":{"exitCode":0,"startedAt":"2026-01-02T03:04:05Z"}})"));
+}
+
 TEST(PodViewTest, AnExitThatIsShownBeforeThePodsEndKeepsNoPlace) {
   const PodView pod = view(pod_of(R"({"phase":"Running","containerStatuses":[
       {"name":"trainer","state":{"terminated":{"exitCode":3}}},
