@@ -17,6 +17,7 @@ trainyard_test(sim_exhaustive_test TIER sim TIMEOUT 900
   DEPS sim_test_support)
 trainyard_test(sim_in_place_test TIER sim TIMEOUT 900
   SOURCES ${sim_tests}/fatal_failure_test.cc ${sim_tests}/in_place_test.cc ${sim_tests}/joining_test.cc
+          ${sim_tests}/orders_test.cc
   DEPS agent_core control_test_support)
 trainyard_test(sim_random_test TIER sim TIMEOUT 600
   SOURCES ${sim_tests}/random_test.cc

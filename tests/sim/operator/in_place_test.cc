@@ -23,10 +23,7 @@ void check(const World& world, int64_t kills, const std::string& what) {
   EXPECT_EQ(status.restarts.in_place, kills) << what;
   EXPECT_EQ(status.membership.pods_since, 1) << what;
   EXPECT_EQ(world.judge.processes, (1 + kills) * kNodes * kRanksPerNode) << what;
-  int64_t created = 0;
-  for (const MemoryCluster::Write& write : world.cluster.writes())
-    created += write.kind == MemoryCluster::Write::Kind::kCreate ? 1 : 0;
-  EXPECT_EQ(created, kNodes) << what;
+  EXPECT_EQ(world.created(), kNodes) << what;
 }
 
 TEST(InPlaceSimulation, HealthyJobsAreNotRestarted) {
@@ -128,10 +125,7 @@ void check_promoted(const World& world, bool promoted, const std::string& what) 
   if (promoted) {
     EXPECT_EQ(status.restarts.promotions, 1) << what;
   }
-  int64_t created = 0;
-  for (const MemoryCluster::Write& write : world.cluster.writes())
-    created += write.kind == MemoryCluster::Write::Kind::kCreate ? 1 : 0;
-  EXPECT_EQ(created, kNodes + 1 + (1 - status.restarts.promotions)) << what;
+  EXPECT_EQ(world.created(), kNodes + 1 + (1 - status.restarts.promotions)) << what;
 }
 
 /// A pod is lost, and at each action after that there is trouble.

@@ -326,6 +326,14 @@ class World {
     return false;
   }
 
+  /// A drain: somebody else deletes the pod of a node index, if there is one.
+  void drain(int index, Duration grace) {
+    for (const control::ObservedPod& pod : cluster.truth().pods) {
+      const bool runs = pod.phase == control::PodPhase::kRunning && !pod.terminating;
+      if (pod.node_index == index && runs) cluster.delete_from_outside(pod.name, grace);
+    }
+  }
+
   /// All in the pod of a node index stands still from now on; its stream ends, or stays open.
   void freeze(int index, bool ends_stream) {
     for (const control::ObservedPod& pod : cluster.truth().pods) {
@@ -340,9 +348,18 @@ class World {
   }
 
   bool has_ended() const {
+    if (!cluster.job_exists()) return true;
     const auto status = cluster.truth().status;
     return control::is_true(status, api::ConditionType::kComplete) ||
            control::is_true(status, api::ConditionType::kFailed);
+  }
+
+  /// Pods that were made for it.
+  int64_t created() const {
+    const auto writes = cluster.writes();
+    return std::count_if(writes.begin(), writes.end(), [](const MemoryCluster::Write& write) {
+      return write.kind == MemoryCluster::Write::Kind::kCreate;
+    });
   }
 
   using Strike = std::function<void(World&, int64_t action)>;
@@ -402,7 +419,12 @@ class World {
     for (const control::ObservedPod& pod : cluster.truth().pods) {
       if (pod.phase == control::PodPhase::kRunning) pods.emplace(pod.uid, pod);
     }
-    std::erase_if(nodes_, [&](const auto& entry) { return !pods.contains(entry.first); });
+    std::erase_if(nodes_, [&](const auto& entry) {
+      if (pods.contains(entry.first)) return false;
+      for (const Ranks::Rank& rank : entry.second.ranks->ranks)
+        judge.is_alive[rank.address] = false;
+      return true;
+    });
     for (const auto& [uid, pod] : pods) {
       Node& node = nodes_[uid];
       if (node.agent == nullptr) start(node, pod);

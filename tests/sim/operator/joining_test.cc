@@ -12,13 +12,6 @@ namespace {
 /// Longer than a recovery: whatever happens, it happens in training.
 constexpr int kLongTraining = 500;
 
-int64_t count_created(const World& world) {
-  int64_t created = 0;
-  for (const MemoryCluster::Write& write : world.cluster.writes())
-    created += write.kind == MemoryCluster::Write::Kind::kCreate ? 1 : 0;
-  return created;
-}
-
 /// The job is complete; one pod was replaced, in the restart that the dead rank caused or in the
 /// next.
 void check_replaced(const World& world, int64_t most_restarts, const std::string& what) {
@@ -29,7 +22,7 @@ void check_replaced(const World& world, int64_t most_restarts, const std::string
   EXPECT_GE(status.restarts.total, 1) << what;
   EXPECT_LE(status.restarts.total, most_restarts) << what;
   EXPECT_EQ(status.restarts.pod_replacements, 1) << what;
-  EXPECT_EQ(count_created(world), kNodes + 1) << what << ": it is replaced alone";
+  EXPECT_EQ(world.created(), kNodes + 1) << what << ": it is replaced alone";
 }
 
 struct Freeze {
@@ -93,7 +86,7 @@ TEST(OlderAgentsSimulation, AllPodsAreReplacedOnce) {
       EXPECT_TRUE(control::is_true(status, api::ConditionType::kComplete)) << what;
       EXPECT_EQ(status.restarts.total, 2) << what;
       EXPECT_EQ(status.restarts.in_place, 1) << what << ": the new pods are kept";
-      EXPECT_EQ(count_created(world), 2 * kNodes) << what;
+      EXPECT_EQ(world.created(), 2 * kNodes) << what;
       if (HasFailure()) return;
     }
   }
@@ -116,7 +109,7 @@ TEST(JoiningAgentsSimulation, HealthyPodsAreKept) {
   EXPECT_TRUE(control::is_true(status, api::ConditionType::kComplete));
   EXPECT_EQ(status.restarts.total, kills);
   EXPECT_EQ(status.restarts.in_place, kills);
-  EXPECT_EQ(count_created(world), kNodes);
+  EXPECT_EQ(world.created(), kNodes);
 }
 
 }  // namespace
