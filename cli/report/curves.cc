@@ -138,7 +138,7 @@ std::vector<Chart> charts_of(const History& history) {
   const std::vector<ChartMark> marks = marks_of(history);
   const std::vector<ChartBand> bands = bands_of(history);
   Chart loss{
-      .title = "Loss", .unit = "nats a token", .x_label = "step", .marks = marks, .bands = bands};
+      .title = "Loss", .unit = "nats per token", .x_label = "step", .marks = marks, .bands = bands};
   loss.series.push_back(series_of(history, "training", "a", [](const HistoryPoint& p) {
     return p.loss.value_or(std::nan(""));
   }));

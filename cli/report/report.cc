@@ -48,13 +48,13 @@ std::string key_figures(const Summary& summary) {
     figure(html, "skipped steps", grouped(summary.skipped_steps), "taught nothing");
   }
   if (summary.final_loss) {
-    figure(html, "loss", fmt::format("{:.4f}", *summary.final_loss), "nats a token");
+    figure(html, "loss", fmt::format("{:.4f}", *summary.final_loss), "nats per token");
   }
   if (summary.validation_loss) {
     figure(html, "validation loss", fmt::format("{:.4f}", *summary.validation_loss),
            summary.validation_bits_per_byte
                ? fmt::format("{:.3f} bits per byte", *summary.validation_bits_per_byte)
-               : "nats a token");
+               : "nats per token");
   }
   if (summary.tokens_per_second) {
     figure(html, "tokens/s", grouped(std::llround(*summary.tokens_per_second)), "newest");

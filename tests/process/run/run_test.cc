@@ -103,6 +103,21 @@ TEST_F(RunTest, AKilledRankIsOneRestartAndTheRunCompletes) {
   EXPECT_EQ(now["attempts"][0].value("signal", 0), SIGKILL) << now["attempts"].dump(1);
   EXPECT_EQ(now["attempts"][0].value("rank", -1), 1) << now["attempts"].dump(1);
   expect_nothing_left();
+  // The picture of its report, as the README has one.
+  ChildProcess::Spec spec;
+  spec.argv = {"/bin/bash",
+               "-c",
+               "\"$1/tools/report_svg\" \"$2\" \"$3\" && python3 -c "
+               "'import sys, xml.dom.minidom as x; x.parse(sys.argv[1])' \"$3\"",
+               "bash",
+               testing_support::source_folder(),
+               run_dir().string(),
+               (folder() / "report.svg").string()};
+  spec.output = folder() / "svg.out";
+  spec.errors = folder() / "svg.err";
+  EXPECT_EQ(ChildProcess(spec).wait(kDeadline).value_or(ChildEnd{}).exit_code, 0)
+      << content_of(folder() / "svg.err");
+  EXPECT_THAT(content_of(folder() / "report.svg"), HasSubstr(">Restarting<"));
 }
 
 TEST_F(RunTest, ARankOfAnotherNodeIsOneRestartToo) {
