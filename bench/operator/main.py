@@ -101,7 +101,7 @@ PARTS = {
 def parse():
     parser = argparse.ArgumentParser(prog="tools/run_operator_bench", description=__doc__)
     parser.add_argument("--scale", choices=SCALES, default="full",
-                        help="quick: small numbers once, minutes; medium: some more, where others keep the machine busy; full: the numbers of docs/performance.md, under an hour")
+                        help="quick: small numbers once, minutes; medium: some more, where others keep the machine busy; full: the numbers of docs/measurements/operator.md, under an hour")
     parser.add_argument("--part", action="append", choices=PARTS, help="only this; may be repeated")
     parser.add_argument("--rounds", type=int, help="runs of each contestant, however long they take (else no round begins after some minutes)")
     parser.add_argument("--against", action="append", default=[], choices=[*list(ENTRANTS)[1:], "JobSet"],
