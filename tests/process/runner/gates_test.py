@@ -371,36 +371,60 @@ exit {status}
 
 
 class FeaturesTest(GateTest):
-    def judged(self, *rows: str, options=(), program: str = "exit 0") -> tuple:
+    WORKS = "M01 | a | R | b | **works** | c"
+
+    def judged(self, rows, commands: str, options=(), program: str = "exit 0") -> tuple:
         copy = self.copy("check_features")
-        copy.write("docs/features.md", "".join(f"| {row} |\n" for row in rows))
+        copy.write("docs/features.md", "".join(f"| {row} |\n" for row in rows) + f"\n## Commands\n\n{commands}")
         copy.write("build/release/bin/trainyard", f'#!/bin/sh\necho "ran $*" >>{copy.root}/ran\n{program}\n', 0o755)
         status, output = copy.run("python3", "-B", "tools/check_features", *options)
         ran = copy.root / "ran"
         return status, output, ran.read_text().splitlines() if ran.exists() else []
 
-    def test_every_command_after_the_last_colon_runs_once(self):
+    @staticmethod
+    def block(row: str, *lines: str) -> str:
+        return f"### {row} a\n\n```sh\n" + "".join(f"{line}\n" for line in lines) + "```\n"
+
+    def test_every_command_of_the_section_runs_once(self):
         status, output, ran = self.judged(
-            "M01 | a | R | b | **works** | not this: `trainyard no` but: `trainyard a: b` and `trainyard c \\| cat`",
-            "M02 | a | R | b | **works** | it: `trainyard c \\| cat`", "M03 | a | R | b | not yet | `trainyard never`")
+            ["M01 | a | R | b | **works** | not this: `trainyard no`", "M02 | a | R | b | **works** | c",
+             "M03 | a | R | b | not yet | `trainyard never`"],
+            self.block("M01", "trainyard a: b", "trainyard c | \\", "  cat") + self.block("M02", "trainyard c | cat"))
         self.assertEqual((status, ran), (0, ["ran a: b", "ran c"]), output)
         self.assertIn("2 passed, 0 failed, 1 not yet", output)
 
     def test_a_command_that_fails_is_red_wherever_it_stands(self):
-        row = "M01 | a | R | b | **works** | two: `trainyard bad` and `trainyard good`"
-        status, output, ran = self.judged(row, program='[ "$1" = good ]')
+        status, output, ran = self.judged([self.WORKS], self.block("M01", "trainyard bad", "trainyard good"), program='[ "$1" = good ]')
         self.assertEqual((status, ran), (1, ["ran bad", "ran good"]), output)
         self.assertIn("failed: M01", output)
 
     def test_a_misspelt_program_is_red(self):
-        self.assertEqual(self.judged("M01 | a | R | b | **works** | it: `trainyrd matrix`")[0], 1)
+        self.assertEqual(self.judged([self.WORKS], self.block("M01", "trainyrd matrix"))[0], 1)
 
     def test_a_row_that_works_without_a_command_is_red(self):
-        self.assertEqual(self.judged("M01 | a | R | b | **works** | `trainyard a` shows it")[0], 1)
+        for commands in ("", self.block("M01")):
+            status, output, _ = self.judged([self.WORKS], commands)
+            self.assertEqual(status, 1, output)
+            self.assertIn("M01: found no command", output)
+
+    def test_commands_of_a_row_that_does_not_work_or_does_not_exist_are_red(self):
+        for row, named in (("M01 | a | R | b | not yet | c", "M01"), (self.WORKS, "M02")):
+            status, output, ran = self.judged([row], self.block("M01", "trainyard a") + self.block("M02", "trainyard b"))
+            self.assertEqual((status, ran), (1, []), output)
+            self.assertIn("found commands of", output)
+            self.assertIn(named, output)
+
+    def test_a_section_that_cannot_be_read_is_red(self):
+        good = self.block("M01", "trainyard a")
+        for commands in (good + good, good.replace("### M01", "### M1"), good.partition("\n")[2], good[:-4],
+                         self.block("M01", "trainyard a \\")):
+            status, output, ran = self.judged([self.WORKS], commands)
+            self.assertEqual((status, ran), (1, []), output)
+            self.assertIn("section Commands: ", output)
 
     def test_quick_leaves_out_what_needs_more_than_the_programs(self):
-        status, output, ran = self.judged("M01 | a | R | b | **works** | it: `trainyard a`",
-                                          "O01 | a | R | b | **works** | it: `tools/run_e2e`", options=["--quick"])
+        status, output, ran = self.judged([self.WORKS, "O01 | a | R | b | **works** | c"],
+                                          self.block("M01", "trainyard a") + self.block("O01", "tools/run_e2e"), options=["--quick"])
         self.assertEqual((status, ran), (0, ["ran a"]), output)
         self.assertIn("1 left out", output)
 
