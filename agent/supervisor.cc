@@ -20,7 +20,7 @@ using control::ChannelEvent;
 using coordination::FromAgent;
 using coordination::ToAgent;
 
-// Reconnects: full jitter between the floor and a doubling ceiling (operator.md, "Control stream").
+// The wait before a reconnect is drawn between the floor and a ceiling that doubles (full jitter).
 constexpr double kReconnectFloorS = 0.2;
 constexpr double kReconnectCeilingS = 5.0;
 /// With an orphan limit the time is short, and the coordinator is on this machine.

@@ -70,7 +70,7 @@ bool is_ours(const Observed& observed);
 
 /// The whole decision: restarts, resizes, stalls, completion. Pure: the same values give the same
 /// plan, so that what one process began another finishes. `now` is wall time.
-/// Source: operator.md's "One brain, written ahead"; vocabulary and order of batch/v1's controller.
+/// Source: docs/adr/0003-one-brain-written-ahead.md; terms and order of batch/v1's Job controller.
 Plan plan(const Observed& observed, Time now);
 
 }  // namespace trainyard::control

@@ -16,7 +16,7 @@ namespace {
 /// alphabet of Kubernetes' generated names).
 constexpr std::string_view kAlphabet = "bcdfghjklmnpqrstvwxz2456789";
 constexpr int kHashLetters = 5;
-/// Time beyond the preemption checkpoint for ranks and agent to end (api.md).
+/// Time beyond the preemption checkpoint for ranks and agent to end.
 constexpr std::chrono::seconds kGraceMargin{30};
 /// Beyond the longest stall and start-up, so that the controller has acted before ranks give each
 /// other up.

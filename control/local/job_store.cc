@@ -58,7 +58,7 @@ std::filesystem::path place_of(const api::CheckpointPolicy& policy, const std::s
   return (place / "").lexically_normal();
 }
 
-/// What api.md says never changes.
+/// Refuses changes of controller, storage, model, start, seed and numerics, which hold for a run.
 Status check_immutable(const api::TrainingJobSpec& stored, const api::TrainingJobSpec& wanted,
                        const std::string& name, const std::filesystem::path& run_dir) {
   const api::CheckpointPolicy& a = stored.checkpoint_policy;

@@ -12,7 +12,7 @@
 #include "control/observed.h"
 
 /// When a silent member counts as lost. Pure.
-/// Source: operator.md's rule; a lost stream alone proves nothing, because it may be us.
+/// A lost stream alone proves nothing, because the fault may be ours (concepts/control-stream.md).
 namespace trainyard::control::policies {
 
 /// A stream that is gone for less than this is reconnecting.
