@@ -18,7 +18,7 @@ namespace trainyard::api::schema {
 namespace {
 
 constexpr char kNever[] = "never changes";
-constexpr char kNeverOnceBegun[] = "never changes once the job has begun";
+constexpr char kNeverOnceBegun[] = "never changes once the job has started";
 constexpr char kWhileSuspended[] = "changes only while the job is suspended";
 constexpr char kWhileEmpty[] = "changes only while the job is suspended and has no pods";
 
@@ -173,7 +173,7 @@ void add_spec_changes(std::vector<CelRule>& rules) {
   }
   rules.push_back({"spec", same("", {"managedBy", false}), kNever, "managedBy"});
   rules.push_back(while_suspended("has(self.spec.elasticPolicy) == has(oldSelf.spec.elasticPolicy)",
-                                  "comes and goes only while the job is suspended",
+                                  "is set or unset only while the job is suspended",
                                   "spec.elasticPolicy"));
   rules.push_back(while_suspended(
       "has(self.spec.elasticPolicy) || self.spec.numNodes == oldSelf.spec.numNodes",
@@ -187,13 +187,13 @@ void add_spec_changes(std::vector<CelRule>& rules) {
 
 void add_engine_changes(std::vector<CelRule>& rules) {
   rules.push_back(unless_begun("has(self.spec.engine) == has(oldSelf.spec.engine)",
-                               "never comes or goes once the job has begun", "spec.engine"));
+                               "is never set or unset once the job has started", "spec.engine"));
   rules.push_back({"",
                    std::string(kUnlessComplete) +
                        "!has(self.spec.engine) || !has(oldSelf.spec.engine) || "
                        "self.spec.engine.steps == oldSelf.spec.engine.steps",
-                   "is of a job that is complete and stays so; to train its model further, create "
-                   "another one with engine.startFrom",
+                   "never changes once the job is complete; to train its model further, create "
+                   "another job with engine.startFrom",
                    "spec.engine.steps"});
   for (const FieldNames::Name& field : FieldNames::of<EngineSpec>()) {
     if (is_in(kFreeEngine, field.name)) continue;

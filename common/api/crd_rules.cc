@@ -55,9 +55,9 @@ std::vector<CelRule> spec_rules() {
        "metadata.name must be a lower-case letter, then at most 56 lower-case letters, digits and "
        "'-', no '-' at the end"},
       {"spec", "has(self.template) || has(self.engine)",
-       "is needed, or a template with a program of its own", "engine"},
+       "is needed, or a template with its own program", "engine"},
       {"spec", "!has(self.engine) || self.agent == 'Auto'",
-       "must be Auto, as the engine's ranks are started by the agent", "agent"},
+       "must be Auto, as the agent starts the engine's ranks", "agent"},
       {"spec",
        "!has(self.template) || self.template.spec.containers.all(container, (has(self.engine) && "
        "container.name == 'trainer') || (has(container.image) && container.image != ''))",
@@ -66,8 +66,7 @@ std::vector<CelRule> spec_rules() {
        "!has(self.template) || has(self.engine) || self.agent == 'None' || "
        "self.template.spec.containers.all(container, container.name != 'trainer' || "
        "(has(container.command) && size(container.command) > 0))",
-       "trainer must name its command, which the agent starts once for each process (or agent: "
-       "None)",
+       "trainer must name its command, which the agent starts once per process (or agent: None)",
        "template.spec.containers"},
       {"spec", "!has(self.elasticPolicy) || self.elasticPolicy.minNodes <= self.numNodes",
        "must be at most numNodes", "elasticPolicy.minNodes"},
@@ -95,9 +94,9 @@ std::vector<CelRule> policy_rules() {
        "has(self.onExitCodes) != (has(self.onPodConditions) && size(self.onPodConditions) > 0)",
        "must hold either onExitCodes or onPodConditions"},
       {"spec.failurePolicy.rules.*", "self.countTowardsMax || self.action == 'RestartJob'",
-       "must be left out, as the action is no RestartJob", "countTowardsMax"},
+       "must be left out, as action is not RestartJob", "countTowardsMax"},
       {"spec.failurePolicy.rules.*.onExitCodes", "self.operator != 'In' || !(0 in self.values)",
-       "must be codes of failure, 1 to 255", "values"},
+       "must be failure codes, 1 to 255", "values"},
       {"spec", "self.progressPolicy.minStallSeconds <= self.progressPolicy.maxStallSeconds",
        "must be at most maxStallSeconds", "progressPolicy.minStallSeconds"},
       {"spec.checkpointPolicy",
@@ -118,14 +117,14 @@ std::vector<CelRule> policy_rules() {
        "self.checkpointPolicy.memoryReplicas == 0 || (has(self.engine) && self.numNodes > 1 && "
        "(!has(self.checkpointPolicy.memoryEverySteps) || "
        "self.checkpointPolicy.memoryEverySteps != 0))",
-       "must be 0 without an engine, on one node, or where memoryEverySteps is 0",
+       "must be 0 without an engine, on one node, or if memoryEverySteps is 0",
        "checkpointPolicy.memoryReplicas"},
       {"spec", "self.spares.count == 0 || self.failurePolicy.restartStrategy == 'InPlace'",
        "must be 0, as only failurePolicy.restartStrategy InPlace promotes spares", "spares.count"},
       {"spec",
        "self.spares.count == 0 || has(self.engine) || (self.agent == 'Auto' && "
        "self.numProcPerNode != 1)",
-       "must be 0, as these pods have no agent that could wait", "spares.count"},
+       "must be 0, as these pods have no agent", "spares.count"},
       {"spec.successPolicy.rules.*",
        "(has(self.succeededIndexes) && self.succeededIndexes != '') || has(self.succeededCount)",
        "must hold succeededIndexes or succeededCount"},
@@ -161,11 +160,11 @@ std::vector<CelRule> engine_rules() {
       {"spec.engine", "!has(self.precision.reduce) || self.precision.reduce == 'FP32'",
        "must be FP32, the format of the gradients", "precision.reduce"},
       {"spec.engine", "self.numerics.mode != 'Fast' || self.device == 'Cuda'",
-       "Fast computes on GPUs alone: it needs device Cuda", "numerics.mode"},
+       "Fast runs only on GPUs: it needs device Cuda", "numerics.mode"},
       {"spec.engine", "!has(self.numerics.grainSequences) || self.numerics.mode != 'Fast'",
        "must be left out: Fast numerics round no sums", "numerics.grainSequences"},
       {"spec.engine", "!has(self.numerics.grainSequences) || self.device != 'Cpu'",
-       "must be left out: device Cpu adds by grainTokens", "numerics.grainSequences"},
+       "must be left out: device Cpu uses grainTokens", "numerics.grainSequences"},
       {"spec.engine",
        "!has(self.numerics.grainSequences) || self.batch.microSequences % "
        "self.numerics.grainSequences == 0",
@@ -178,10 +177,10 @@ std::vector<CelRule> engine_rules() {
        "Nccl connects GPUs: it needs device Cuda", "runtime.transport"},
       {"spec.engine",
        "self.device != 'Cuda' || !has(self.numerics.grainTokens) || self.numerics.grainTokens == 0",
-       "must be left out: device Cuda adds by grainSequences", "numerics.grainTokens"},
+       "must be left out: device Cuda uses grainSequences", "numerics.grainTokens"},
       {"spec.engine",
        "self.device != 'Cuda' || !has(self.numerics.keyBlock) || self.numerics.keyBlock == 0",
-       "must be left out: the attention of device Cuda has blocks of its own", "numerics.keyBlock"},
+       "must be left out: the attention of device Cuda has its own blocks", "numerics.keyBlock"},
       {"spec.engine",
        "self.numerics.mode != 'Fast' || !has(self.numerics.tensorChunks) || "
        "self.numerics.tensorChunks == 0",
@@ -196,7 +195,7 @@ std::vector<CelRule> engine_rules() {
       {"spec.engine",
        "self.parallelism.context == 1 || !has(self.model.kvHeads) || self.model.kvHeads == 0 || "
        "self.model.kvHeads % self.parallelism.tensor == 0",
-       "must be 1 where tensor ranks share model.kvHeads", "parallelism.context"},
+       "must be 1 if tensor ranks share model.kvHeads", "parallelism.context"},
       {"spec.engine",
        "self.device != 'Cuda' || !has(self.model.kvHeads) || self.model.kvHeads == 0 || "
        "self.model.kvHeads % self.parallelism.tensor == 0",
@@ -257,7 +256,7 @@ std::vector<CelRule> engine_rules() {
        "!has(self.stages) || size(self.stages) < 3 || self.stages.filter(blocks, blocks == "
        "0).size() <= (self.stages[0] == 0 ? 1 : 0) + (self.stages[size(self.stages) - 1] == 0 ? 1 "
        ": 0)",
-       "must be above 0 but for the first and the last", "stages"},
+       "must be above 0 except the first and last", "stages"},
       {"spec.engine",
        "!has(self.model.layers) || !has(self.parallelism.stages) || "
        "size(self.parallelism.stages) == 0 || self.parallelism.stages.sum() == self.model.layers",
@@ -281,7 +280,7 @@ std::vector<CelRule> engine_rules() {
       {"spec.engine",
        "!has(self.numerics.tensorChunks) || (self.numerics.tensorChunks % self.parallelism.tensor "
        "== 0 && (self.numerics.tensorChunks > 0 || self.parallelism.tensor == 1))",
-       "must be a multiple of parallelism.tensor, and 0 only where that is 1",
+       "must be a multiple of parallelism.tensor, and 0 only if that is 1",
        "numerics.tensorChunks"},
       {"spec.engine",
        "self.parallelism.context == 1 || !has(self.numerics.grainTokens) || "
@@ -305,8 +304,8 @@ std::vector<CelRule> engine_rules() {
        "!self.parallelism.sequenceParallel || !has(self.data.sequenceLength) || "
        "self.data.sequenceLength % (self.parallelism.tensor * (self.parallelism.context > 1 ? 2 * "
        "self.parallelism.context : 1)) == 0",
-       "must be a multiple of parallelism.tensor, and of 2 x context x tensor where context is "
-       "above 1, with sequenceParallel",
+       "must be a multiple of parallelism.tensor, and of 2 x context x tensor if context is above "
+       "1, with sequenceParallel",
        "data.sequenceLength"},
       {"spec.engine",
        "!self.parallelism.sequenceParallel || !has(self.numerics.grainTokens) || "
@@ -314,13 +313,13 @@ std::vector<CelRule> engine_rules() {
        "!has(self.data.sequenceLength) || self.data.sequenceLength % (self.parallelism.tensor * "
        "(self.parallelism.context > 1 ? 2 * self.parallelism.context : 1) * "
        "self.numerics.grainTokens) == 0",
-       "must divide data.sequenceLength / parallelism.tensor, and / (2 x context x tensor) where "
+       "must divide data.sequenceLength / parallelism.tensor, and / (2 x context x tensor) if "
        "context is above 1, with sequenceParallel",
        "numerics.grainTokens"},
       {"spec.engine",
        "self.evaluation.earlyStopPatience == 0 || (has(self.data.validation) && "
        "size(self.data.validation) > 0)",
-       "must be 0, as there is no data.validation to judge by", "evaluation.earlyStopPatience"},
+       "must be 0, as no data.validation is given", "evaluation.earlyStopPatience"},
       {"spec.engine", "self.evaluation.earlyStopPatience == 0 || self.evaluation.everySteps > 0",
        "must be 0, as everySteps is 0 and the only evaluation follows the last step",
        "evaluation.earlyStopPatience"},

@@ -17,7 +17,8 @@ struct EngineFile {
 
 template <class V, Is<EngineFile> S>
 void visit_fields(V& visit, S& file) {
-  visit({.name = "engine", .description = "The run.", .need = Need::kRequired}, file.engine);
+  visit({.name = "engine", .description = "Run of the built-in engine.", .need = Need::kRequired},
+        file.engine);
 }
 
 /// Reads the text; what is wrong with it becomes faults. True when there is a tree to decode.

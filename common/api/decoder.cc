@@ -59,8 +59,8 @@ bool is_whole(std::string_view text) {
 
 /// What is said of a key that asks for it; no family has such a layer.
 constexpr char kNoBatchNorm[] =
-    "none: means over a batch would make the bits depend on how ranks and micro-batches divide it; "
-    "every family norms each token by itself (LayerNorm, RMSNorm)";
+    "none: batch means would make the bits depend on how ranks and micro-batches divide the batch; "
+    "every family normalizes each token alone (LayerNorm, RMSNorm)";
 
 /// "batchNorm", "sync_batch_norm" and the like.
 bool is_batch_norm(std::string_view key) {

@@ -19,46 +19,49 @@ inline constexpr double kMaxFactor = 1e12;  // of rotary positions
 template <class V, Is<RopeScaling> S>
 void visit_fields(V& visit, S& scaling) {
   visit({.name = "type",
-         .description = "Linear slows all pairs down; Llama3 those that turn seldom; Yarn goes "
-                        "over from one to the other by how often a pair turns.",
+         .description = "Scaling method. Linear slows down all pairs; Llama3 slows down pairs that "
+                        "rotate rarely; Yarn interpolates between unchanged and slowed pairs by "
+                        "how often a pair rotates.",
          .need = Need::kRequired},
         scaling.type);
   visit({.name = "factor",
-         .description = "Positions of the model by those before.",
+         .description = "Ratio of the model's positions to those of its first training.",
          .need = Need::kRequired,
          .minimum = 1,
          .maximum = kMaxFactor},
         scaling.factor);
   visit(
       {.name = "lowFrequencyFactor",
-       .description = "Llama3: pairs that turn less often over originalPositions are slowed down.",
+       .description = "Llama3: rotations over originalPositions below which pairs are slowed down.",
        .minimum = 0,
        .maximum = kMaxFactor},
       scaling.low_frequency_factor);
   visit({.name = "highFrequencyFactor",
-         .description = "Llama3: pairs that turn more often over originalPositions are left alone.",
+         .description =
+             "Llama3: rotations over originalPositions above which pairs are left unchanged.",
          .minimum = 0,
          .maximum = kMaxFactor},
         scaling.high_frequency_factor);
   visit({.name = "originalPositions",
-         .description = "Llama3 and Yarn: positions that the model was first trained on.",
+         .description = "Llama3 and Yarn: positions of the model's first training.",
          .minimum = 1,
          .maximum = kMaxSize,
          .zero = Zero::kAbsent,
          .default_note = "required by Llama3 and Yarn"},
         scaling.original_positions);
   visit({.name = "betaFast",
-         .description = "Yarn: pairs that turn more often over originalPositions are left alone.",
+         .description =
+             "Yarn: rotations over originalPositions above which pairs are left unchanged.",
          .minimum = 0,
          .maximum = kMaxFactor},
         scaling.beta_fast);
   visit({.name = "betaSlow",
-         .description = "Yarn: pairs that turn less often over originalPositions are slowed down.",
+         .description = "Yarn: rotations over originalPositions below which pairs are slowed down.",
          .minimum = 0,
          .maximum = kMaxFactor},
         scaling.beta_slow);
   visit({.name = "attentionFactor",
-         .description = "Yarn: multiplies what is turned.",
+         .description = "Yarn: factor on the rotated queries and keys.",
          .minimum = 0,
          .maximum = kMaxFactor,
          .default_note = "0.1 ln(factor) + 1"},
@@ -71,12 +74,11 @@ template <class V, Is<ModelSpec> S>
 void visit_fields(V& visit, S& model) {  // NOLINT(readability-function-size): a list of fields
   visit(
       {.name = "preset",
-       .description = "A known shape by name; other keys of `model` override single values of it."},
+       .description = "Name of a known shape; other keys of `model` override single values of it."},
       model.preset);
-  visit({.name = "family",
-         .description = "The architecture.",
-         .default_note = "the preset's, else GPT2"},
-        model.family);
+  visit(
+      {.name = "family", .description = "Architecture.", .default_note = "the preset's, else GPT2"},
+      model.family);
   visit({.name = "layers",
          .description = "Transformer blocks.",
          .minimum = 1,
@@ -100,14 +102,14 @@ void visit_fields(V& visit, S& model) {  // NOLINT(readability-function-size): a
          .default_note = "from preset or import"},
         model.heads);
   visit({.name = "kvHeads",
-         .description = "Key and value heads; a divisor of heads. GPT2 has as many as heads.",
+         .description = "Key and value heads: a divisor of heads, and equal to heads for GPT2.",
          .minimum = 1,
          .maximum = kMaxHeads,
          .zero = Zero::kAbsent,
          .default_note = "heads"},
         model.kv_heads);
   visit({.name = "headDim",
-         .description = "Features of a head. GPT2 has hidden / heads.",
+         .description = "Features per head; hidden / heads for GPT2.",
          .minimum = 1,
          .maximum = kMaxSize,
          .zero = Zero::kAbsent,
@@ -118,11 +120,11 @@ void visit_fields(V& visit, S& model) {  // NOLINT(readability-function-size): a
          .minimum = 1,
          .maximum = kMaxSize,
          .zero = Zero::kAbsent,
-         .default_note = "4 x hidden; where gated 8/3 of it, up to a multiple of 64"},
+         .default_note = "4 x hidden; if gated, 8/3 x hidden rounded up to a multiple of 64"},
         model.ffn);
   visit({.name = "vocab",
-         .description = "Vocabulary size, in tokens. Left out, the worker takes that in the "
-                        "headers of the token shards.",
+         .description = "Vocabulary size, in tokens. If it is left out, the worker uses the size "
+                        "in the headers of the token shards.",
          .minimum = 1,
          .maximum = kMaxSize,
          .zero = Zero::kAbsent,
@@ -136,59 +138,62 @@ void visit_fields(V& visit, S& model) {  // NOLINT(readability-function-size): a
          .default_note = "from preset or import, else data.sequenceLength"},
         model.max_positions);
   visit({.name = "tieEmbeddings",
-         .description = "Use the token embedding as the output projection as well. GPT2 does."},
+         .description =
+             "Use the token embedding as the output projection too; must be true for GPT2."},
         model.tie_embeddings);
   visit({.name = "dropout",
-         .description = "Probability with which an activation is dropped in training; other "
-                        "families than GPT2 drop attention alone.",
+         .description = "Probability with which training drops an activation; families other than "
+                        "GPT2 drop only in attention.",
          .minimum = 0,
          .below = 1},
         model.dropout);
-  visit({.name = "attentionBias",
-         .description = "Biases of queries, keys, values and attention's output; Llama and Qwen3.",
-         .default_note = "from import, else false"},
-        model.attention_bias);
+  visit(
+      {.name = "attentionBias",
+       .description =
+           "Add biases to queries, keys, values and the output of attention; for Llama and Qwen3.",
+       .default_note = "from import, else false"},
+      model.attention_bias);
   visit({.name = "ffnBias",
-         .description = "Biases of the feed-forward layer; Llama.",
+         .description = "Add biases to the feed-forward layer; for Llama.",
          .default_note = "from import, else false"},
         model.ffn_bias);
   visit({.name = "ropeTheta",
-         .description = "Base of rotary positions; not GPT2, which learns its positions.",
+         .description = "Base of rotary positions; not for GPT2, which learns its positions.",
          .minimum = 1,
          .maximum = kMaxFactor,
          .default_note = "from preset or import, else 10000"},
         model.rope_theta);
   visit({.name = "ropeScaling",
-         .description =
-             "How rotary positions are stretched over more than the model was first trained on.",
+         .description = "Scaling of rotary positions to more positions than those of the model's "
+                        "first training.",
          .default_note = "from import, else none"},
         model.rope_scaling);
   visit({.name = "slidingWindow",
-         .description =
-             "Keys that a query sees: its own and those right before it. Mistral, Qwen2 and Qwen3.",
+         .description = "Keys to which a query attends: its own and those directly before it. For "
+                        "Mistral, Qwen2 and Qwen3.",
          .minimum = 1,
          .maximum = kMaxSize,
          .zero = Zero::kAbsent,
-         .default_note = "from import, else all before it"},
+         .default_note = "from import, else no window"},
         model.sliding_window);
   visit({.name = "fullLayers",
-         .description = "Blocks, from the first on, whose queries see all before them despite "
-                        "slidingWindow. Qwen2 and Qwen3.",
+         .description = "Blocks, counted from the first, whose queries attend to all earlier keys "
+                        "despite slidingWindow. For Qwen2 and Qwen3.",
          .minimum = 0,
          .maximum = kMaxLayers,
          .default_note = "from import, else 0",
          .unwritten_zero = true},
         model.full_layers);
   visit({.name = "layerNormEpsilon",
-         .description = "Added to the variance, or mean of squares, in normalization.",
+         .description = "Constant added to the variance, or mean of squares, in normalization.",
          .minimum = 0,
          .below = 1,
          .default_note = "from import, else 0.00001"},
         model.layer_norm_epsilon);
   visit({.name = "import",
-         .description = "A Hugging Face folder (config.json and safetensors) whose shape and "
-                        "weights the run starts from; excludes preset, and shape keys must agree. "
-                        "Once there is a checkpoint it may be gone.",
+         .description = "Hugging Face folder (config.json and safetensors) with the shape and "
+                        "weights from which the run starts; excludes preset, and shape keys must "
+                        "agree with it. Once the run has a checkpoint, the folder may be deleted.",
          .default_note = "fresh weights",
          .content = Content::kPath},
         model.import_path);

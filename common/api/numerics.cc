@@ -154,8 +154,8 @@ std::vector<NumericsFault> numerics_faults(const EngineSpec& engine) {
                       "a multiple of parallelism.tensor (" + std::to_string(tensor) +
                           "), such as " + std::to_string(below) + " or " +
                           std::to_string(below + tensor) +
-                          "; it never changes, so a run that is to have more tensor ranks later "
-                          "names it from the start"});
+                          "; it never changes: set it from the start if the run may have more "
+                          "tensor ranks later"});
   }
   const bool sliced = engine.parallelism.sequence_parallel && tensor > 1;
   if (engine.parallelism.context > 1 && !sliced && length > 0 && numerics.grain_tokens > 0 &&
@@ -167,8 +167,8 @@ std::vector<NumericsFault> numerics_faults(const EngineSpec& engine) {
              ") / (2 x parallelism.context (" + std::to_string(engine.parallelism.context) + "))" +
              (fits ? ", such as " + nearest_divisors(length / blocks, numerics.grain_tokens)
                    : ", and a sequenceLength that " + std::to_string(blocks) + " divides") +
-             "; it never changes, so a run that is to have more context ranks later "
-             "names it from the start"});
+             "; it never changes: set it from the start if the run may have more context ranks "
+             "later"});
   }
   if (engine.parallelism.in_ring() && length > 0 && length % blocks == 0 &&
       numerics.key_block > 0 && length / blocks % numerics.key_block != 0) {
@@ -178,19 +178,18 @@ std::vector<NumericsFault> numerics_faults(const EngineSpec& engine) {
              ") / (2 x parallelism.context (" + std::to_string(engine.parallelism.context) +
              ")) with contextMode Ring, such as " +
              nearest_divisors(length / blocks, numerics.key_block) +
-             "; it never changes, so a run that is to have a ring later names it from the start"});
+             "; it never changes: set it from the start if the run may have a ring later"});
   }
   if (engine.parallelism.in_ring() && length > 0 && length % blocks == 0 &&
       numerics.key_block == 0 && default_key_block(engine) < kSmallKeyBlock &&
       length / blocks >= kSmallKeyBlock) {
-    faults.push_back(
-        {"keyBlock", "0",
-         "a named value with contextMode Ring, as the largest divisor up to " +
-             std::to_string(kDefaultKeyBlock) + " of data.sequenceLength (" +
-             std::to_string(length) + ") / (2 x parallelism.context (" +
-             std::to_string(engine.parallelism.context) + ")) is " +
-             std::to_string(default_key_block(engine)) +
-             ", with which attention is slow; or a sequenceLength that has another one"});
+    faults.push_back({"keyBlock", "0",
+                      "an explicit value with contextMode Ring, as the largest divisor up to " +
+                          std::to_string(kDefaultKeyBlock) + " of data.sequenceLength (" +
+                          std::to_string(length) + ") / (2 x parallelism.context (" +
+                          std::to_string(engine.parallelism.context) + ")) is " +
+                          std::to_string(default_key_block(engine)) +
+                          ", which makes attention slow; or a sequenceLength with a larger one"});
   }
   const int64_t slices = stretches_of(engine.parallelism);
   if (sliced && length > 0 && length % slices == 0 && numerics.grain_tokens > 0 &&
@@ -200,10 +199,9 @@ std::vector<NumericsFault> numerics_faults(const EngineSpec& engine) {
                       "a divisor of data.sequenceLength (" + std::to_string(length) + ") / " +
                           (engine.parallelism.context > 1 ? "(" + named + ")" : named) +
                           ", such as " + nearest_divisors(length / slices, numerics.grain_tokens) +
-                          "; it never changes, so a run that is to have sequenceParallel or more "
-                          "tensor ranks" +
-                          (engine.parallelism.context > 1 ? " or context ranks" : "") +
-                          " later names it from the start"});
+                          "; it never changes: set it from the start if the run may have "
+                          "sequenceParallel or more tensor ranks" +
+                          (engine.parallelism.context > 1 ? " or context ranks" : "") + " later"});
   }
   return faults;
 }

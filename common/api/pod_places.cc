@@ -24,7 +24,7 @@ std::vector<Place> places_of(const TrainingJobSpec& spec) {
   std::vector<Place> places;
   if (spec.engine) places.push_back({kEngineFolder, "the ranks' configuration"});
   if (spec.engine || needs_injected_agent(spec)) {
-    places.push_back({kControlFolder, "the agent's way to the operator"});
+    places.push_back({kControlFolder, "the agent's link to the operator"});
   }
   if (needs_injected_agent(spec)) places.push_back({kAgentFolder, "the agent"});
   return places;
@@ -81,7 +81,7 @@ void check_mount(const TrainingJob& job, const Node& mount, const std::string& f
                       std::string(place.holds));
   }
   rules.require(!is_same_place(where, kShmFolder) || !is_true(&mount, "readOnly"), field, where,
-                "a mount that can be written to, as ranks share memory there");
+                "a writable mount, as ranks share memory there");
   const std::string folder = checkpoint_folder(job.metadata, job.spec);
   if (folder.empty() || is_our_mount(mount, claim_volume)) return;
   // Beside the job's folder the claim may hold whatever else the template mounts there, and what

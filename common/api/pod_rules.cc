@@ -167,7 +167,7 @@ void check_toleration(const PodObject& object) {
                  text::describe(object.text("value")), "no value, as operator is Exists");
   object.require(
       object.find("tolerationSeconds") == nullptr || object.text("effect") == "NoExecute",
-      "tolerationSeconds", "a number", "effect NoExecute beside it");
+      "tolerationSeconds", "a number", "effect NoExecute too");
 }
 
 void check_requirement(const PodObject& object) {
@@ -240,7 +240,7 @@ void check_host_ports(const PodObject& pod) {
       const std::string key =
           of_host->string + " " + (protocol.empty() ? "TCP" : protocol) + " " + port.text("hostIP");
       port.require(taken.insert(key).second, "hostPort", text::describe(*of_host),
-                   "a port that no other container of the pod takes");
+                   "a port that no other container of the pod uses");
     }
   }
 }
@@ -313,10 +313,10 @@ void check_set_by_operator(const PodObject& pod) {
     if (value != nullptr) pod.require(false, field, text::describe(*value), wanted);
   };
   refuse("activeDeadlineSeconds",
-         "none: it would end single pods; spec.activeDeadlineSeconds ends the job");
+         "none: it would stop single pods; spec.activeDeadlineSeconds stops the job");
   refuse("terminationGracePeriodSeconds",
-         "none: it is checkpointPolicy.preemptionCheckpointSeconds and 30 s");
-  refuse("hostname", "none: pods are called JOB-INDEX");
+         "none: it is checkpointPolicy.preemptionCheckpointSeconds + 30 s");
+  refuse("hostname", "none: pods are named JOB-INDEX");
   refuse("subdomain", "none: it is the job's name");
 }
 
@@ -336,7 +336,7 @@ void check_pod(const PodObject& pod) {
 /// Of the pods' metadata: what is left to the operator.
 void check_metadata(const PodObject& metadata) {
   metadata.require(metadata.items("finalizers").empty(), "finalizers", "a list",
-                   "none: pods of a job go when they end");
+                   "none: they block deletion of pods");
   metadata.require(metadata.items("ownerReferences").empty(), "ownerReferences", "a list",
                    "none: the job owns its pods");
 }

@@ -218,7 +218,7 @@ class TemplateChecker {
       const std::string field_path = text::join_path(item_path, take_until(fields, ','));
       if (added || faults_.has(field_path)) continue;
       faults_.add_at(item.line, field_path, key,
-                     "another one than item " + std::to_string(first->second) + " of the list has");
+                     "one other than item " + std::to_string(first->second) + " of the list");
     }
   }
 

@@ -55,20 +55,20 @@ void put_rule(Node& schema, std::string_view rule, std::string_view message) {
 }
 
 Node metadata() {
-  Node labels = map_schema("Labels of the pods, beside the operator's own.", 63);
+  Node labels = map_schema("Labels of the pods, in addition to the operator's.", 63);
   put_rule(labels, "self.all(label, !label.startsWith('trainyard.dev/'))",
            "must not hold a label with the prefix trainyard.dev/, which is reserved");
   const Node word =
       mapping_node({{"type", string_node("string")}, {"maxLength", integer_node(253)}});
-  Node owner = open_object("An owner.");
+  Node owner = open_object("Owner.");
   Node schema = open_object("Metadata of the pods.");
   put(schema, "properties",
-      mapping_node(
-          {{"labels", std::move(labels)},
-           {"annotations", map_schema("Annotations of the pods.", 262144)},
-           {"finalizers", list_schema("Must be empty: pods of a job go when they end.", 0, word)},
-           {"ownerReferences",
-            list_schema("Must be empty: the job owns its pods.", 0, std::move(owner))}}));
+      mapping_node({{"labels", std::move(labels)},
+                    {"annotations", map_schema("Annotations of the pods.", 262144)},
+                    {"finalizers",
+                     list_schema("Must be empty: finalizers block deletion of pods.", 0, word)},
+                    {"ownerReferences",
+                     list_schema("Must be empty: the job owns its pods.", 0, std::move(owner))}}));
   return schema;
 }
 
@@ -79,8 +79,8 @@ Node variable() {
   for (const std::string_view variable : reserved_env())
     reserved += (reserved.empty() ? "'" : ", '") + std::string(variable) + "'";
   put_rule(name, "!self.startsWith('TRAINYARD_') && !(self in [" + reserved + "])",
-           "must be another name: this one is set for every process by Trainyard");
-  Node schema = open_object("A variable.");
+           "must be another name: Trainyard sets this one for every process");
+  Node schema = open_object("Variable.");
   put(schema, "required", list_node({string_node("name")}));
   put(schema, "properties",
       mapping_node({{"name", std::move(name)},
@@ -93,12 +93,12 @@ Node container() {
       mapping_node({{"type", string_node("string")}, {"maxLength", integer_node(kMaxText)}});
   Node name = string_schema("Name of the container; the exit of `trainer` ends the pod.", 63);
   put(name, "pattern", string_node("^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"));
-  Node schema = open_object("A container.");
+  Node schema = open_object("Container.");
   put(schema, "required", list_node({string_node("name")}));
   put(schema, "properties",
       mapping_node(
           {{"name", std::move(name)},
-           {"image", string_schema("Image; `trainer` may leave it out with engine.", 4096)},
+           {"image", string_schema("Image; with engine, `trainer` may leave it out.", 4096)},
            {"command", list_schema("Program and its first arguments.", 1024, word)},
            {"args", list_schema("Arguments.", 1024, word)},
            {"env", list_schema("Variables of its processes.", 256, variable())}}));
@@ -106,18 +106,19 @@ Node container() {
 }
 
 Node pod_spec() {
-  Node restart_policy = string_schema("Never.", 16);
+  Node restart_policy = string_schema("Must be empty or Never.", 16);
   put_rule(restart_policy, "self == '' || self == 'Never'",
-           "must be Never: restarts are failurePolicy's business");
+           "must be Never: failurePolicy controls restarts");
   Node node_name = string_schema("Must be empty.", 253);
   put_rule(node_name, "self == ''", "must be empty: use nodeSelector or affinity");
-  Node containers = list_schema("Containers, the one named trainer among them.", 16, container());
+  Node containers =
+      list_schema("Containers; if there are several, one is named trainer.", 16, container());
   put(containers, "minItems", integer_node(1));
   put(containers, "x-kubernetes-list-type", string_node("map"));
   put(containers, "x-kubernetes-list-map-keys", list_node({string_node("name")}));
   put_rule(containers, "size(self) <= 1 || self.exists(container, container.name == 'trainer')",
            "must hold a container named trainer, whose exit ends the pod");
-  Node schema = open_object("The pods, a PodSpec.");
+  Node schema = open_object("Specification of the pods, a PodSpec.");
   put(schema, "required", list_node({string_node("containers")}));
   put(schema, "properties",
       mapping_node({{"restartPolicy", std::move(restart_policy)},

@@ -14,36 +14,36 @@ namespace {
 constexpr char kIntroduction[] =
     R"(# TrainingJob
 
-`trainyard.dev/v1alpha1`, kind `TrainingJob`. This page is made from the field tables in `common/api`
-by `trainyard reference trainingjob`; do not edit it.
+`trainyard.dev/v1alpha1`, kind `TrainingJob`. `trainyard reference trainingjob` generates this page from the field
+tables in `common/api`; do not edit it.
 
-`trainyard validate` and `trainyard run` read manifests strictly: an unknown or repeated key, a word
-such as `yes`, a number such as `0777`, a tag or a second document is refused, with its line and what
-to write instead. `trainyard validate FILE` lists everything that is wrong with a manifest. A file
-with the one key `engine` is a job too: one node, one rank.
+`trainyard validate` and `trainyard run` read manifests strictly. They reject an unknown or repeated key, a word such as
+`yes`, a number such as `0777`, a tag and a second document. Each message gives the line and says what to write instead.
+`trainyard validate FILE` lists every fault in a manifest. A file with the single key `engine` is also a job: one node,
+one rank.
 
-`spec.template` is checked against the types and rules of Kubernetes' own PodTemplateSpec: unknown
-fields, kinds of values, required fields, words, quantities, names, ranges, repeated ports and
-mounts. What depends on a cluster (quotas, policies, classes, admission) only its API server knows:
-`trainyard validate --server FILE` asks the one of kubectl's context by a dry run.
+`spec.template` is checked against the types and rules of Kubernetes' own PodTemplateSpec. The checks cover unknown
+fields, kinds of values, required fields, words, quantities, names, ranges, repeated ports and mounts. Quotas, policies,
+classes and admission depend on the cluster, and only its API server can check them. `trainyard validate --server FILE`
+asks the API server of kubectl's context by a dry run.
 
-On its way into a cluster less is refused. `kubectl apply` reads YAML by older rules (`yes` is true,
-`0777` is 511, of a repeated key the last counts) and has the API server refuse unknown keys, unless
-it is told `--validate=warn` or `ignore`; `trainyard-operator submit` reads it as strictly as
-`trainyard validate` and has them refused, too. Other clients (helm, controllers) may not ask for
-that: the API server then drops the keys that it does not know, and the job runs without them.
+A cluster accepts more. `kubectl apply` reads YAML by older rules: `yes` is true, `0777` is 511, and the last of several
+repeated keys counts. It has the API server reject unknown keys, unless it is called with `--validate=warn` or
+`--validate=ignore`. `trainyard-operator submit` reads manifests as strictly as `trainyard validate` and also has the API
+server reject unknown keys. Other clients (helm, controllers) may not request this check. The API server then drops
+unknown keys, and the job runs without them.
 
-A program of one's own (`spec.template` without `engine`) starts under `trainyard run` as its container
-says: in its `workingDir`, with its `env`, and with `$(NAME)` replaced in `command`, `args` and `env` as
-in a cluster. Variables of `envFrom` come from files (`--env-from NAME=FILE`), those of `valueFrom` from
-the environment of `trainyard run`. Volumes are not mounted: what is mounted in a cluster must exist
-there. Other containers, `initContainers`, `lifecycle`, `livenessProbe`, `securityContext` and what else
-would change the program are left out, and `trainyard run` names them at its start.
+A job with `spec.template` and without `engine` runs your own program. `trainyard run` starts it as its container
+specifies: in its `workingDir` and with its `env`. It replaces `$(NAME)` in `command`, `args` and `env` as in a cluster.
+Variables of `envFrom` come from files (`--env-from NAME=FILE`); variables of `valueFrom` come from the environment of
+`trainyard run`. Volumes are not mounted: paths that a cluster mounts must exist on the machine. `trainyard run` ignores
+other containers, `initContainers`, `lifecycle`, `livenessProbe`, `securityContext` and everything else that would change
+the program, and lists them when it starts.
 
-Under `trainyard run`, relative paths are taken from the manifest's folder. In a cluster paths are
-those inside the container, where volumes are mounted, and absolute.
+Under `trainyard run`, relative paths start from the folder of the manifest. In a cluster, paths are absolute and are
+paths inside the container, where volumes are mounted.
 
-What is marked as planned is refused, at `kubectl apply` and with "not in this version" by `trainyard validate`: its time has not come.
+`kubectl apply` rejects planned fields and values; `trainyard validate` rejects them with "not in this version".
 )";
 
 constexpr char kPresetsHead[] = R"(
@@ -160,7 +160,7 @@ class SectionWriter {
     if (!field.default_note.empty()) default_text = std::string(field.default_note);
     if (field.need == Need::kRequired) default_text = "required";
     std::string description(field.description);
-    if (field.planned) description += " Planned: refused as yet, unless left at its default.";
+    if (field.planned) description += " Planned: this version accepts only the default.";
     const std::string bounds = bounds_in_words(field);
     if (!bounds.empty()) description += " Bounds: " + bounds + ".";
     if constexpr (IsVector<T>::value) {

@@ -104,7 +104,7 @@ Node default_of(const Field& field, const T& value) {
   }
 }
 
-/// "Ranks of a pod. From 1 to 1024, or auto. Default: 1."
+/// "Ranks per pod. From 1 to 1024, or auto. Default: 1."
 std::string description_of(const Field& field, const Node& default_value) {
   std::string text(field.description);
   std::string bounds = bounds_in_words(field);
@@ -125,9 +125,9 @@ std::string description_of(const Field& field, const Node& default_value) {
 /// What is not there yet, in a sentence for `kubectl explain`; empty where all is.
 template <class T>
 std::string planned_sentence(const Field& field) {
-  if (field.planned) return " Planned: refused as yet, unless left at its default.";
+  if (field.planned) return " Planned: this version accepts only the default.";
   const std::vector<std::string_view> names = names_of<T>(true);
-  return names.empty() ? "" : " Planned, and refused as yet: " + join_choices(names) + ".";
+  return names.empty() ? "" : " Planned, and refused in this version: " + join_choices(names) + ".";
 }
 
 /// Has the API server refuse a planned field that is not at its default.
@@ -147,7 +147,7 @@ void put_planned(const Field& field, const T& initial, Node& schema) {
   put(schema, "x-kubernetes-validations",
       list_node({mapping_node(
           {{"rule", string_node(rule)},
-           {"message", string_node("is planned; this version takes " + wanted + " alone")}})}));
+           {"message", string_node("is planned; this version accepts only " + wanted)}})}));
 }
 
 /// The visitor that collects the properties of one struct.

@@ -49,7 +49,7 @@ void check_window(const ModelSpec& model, const Rules& rules) {
                 "slidingWindow", number(model.sliding_window), "nothing" + family + "window",
                 {"family"});
   rules.require(model.full_layers == 0 || qwen, "fullLayers", number(model.full_layers),
-                "0" + family + "blocks apart from the others", {"family"});
+                "0" + family + "full layers", {"family"});
   rules.require(model.full_layers == 0 || !qwen || model.sliding_window > 0, "fullLayers",
                 number(model.full_layers), "0, as there is no slidingWindow", {"slidingWindow"});
   rules.require(model.layers == 0 || model.full_layers <= model.layers, "fullLayers",
@@ -61,9 +61,9 @@ void check_window(const ModelSpec& model, const Rules& rules) {
 void check_variant(const ModelSpec& model, const Rules& rules) {
   if (!model.import_path.empty()) return;
   if (model.family == ModelFamily::kGPT2) {
-    rules.require(model.tie_embeddings, "tieEmbeddings", "false", "true, as GPT2 has one table");
+    rules.require(model.tie_embeddings, "tieEmbeddings", "false", "true, as GPT2 ties them");
     rules.require(model.head_dim == 0 || model.heads * model.head_dim == model.hidden, "headDim",
-                  number(model.head_dim), "hidden / heads, as GPT2 has it", {"heads", "hidden"});
+                  number(model.head_dim), "hidden / heads, as GPT2 requires", {"heads", "hidden"});
     rules.require(!model.rope_theta, "ropeTheta", "a number",
                   "nothing, as GPT2 learns its positions");
     rules.require(!model.rope_scaling, "ropeScaling", "a scaling",
@@ -111,11 +111,11 @@ void check_data(const EngineSpec& engine, const Rules& rules) {
   check_paths(data.tokens, "data.tokens");
   check_paths(data.validation, "data.validation");
   const ParallelismSpec& parallelism = engine.parallelism;
-  rules.require(data.documents == Documents::kJoin ||
-                    (parallelism.context == 1 && !parallelism.sequence_parallel),
-                "data.documents", name(data.documents),
-                "Join with parallelism.context above 1 or sequenceParallel, whose ranks share "
-                "sequences out");
+  rules.require(
+      data.documents == Documents::kJoin ||
+          (parallelism.context == 1 && !parallelism.sequence_parallel),
+      "data.documents", name(data.documents),
+      "Join with parallelism.context above 1 or sequenceParallel, whose ranks divide sequences");
 }
 
 void check_precision(const EngineSpec& engine, const Rules& rules) {
@@ -146,16 +146,16 @@ void check_precision(const EngineSpec& engine, const Rules& rules) {
 void check_device(const EngineSpec& engine, const Rules& rules) {
   const bool is_fast = engine.numerics.mode == NumericsMode::kFast;
   rules.require(!is_fast || engine.device == DeviceKind::kCuda, "numerics.mode", "Fast",
-                "Auto or Canonical without device Cuda: Fast computes on GPUs alone", {"device"});
+                "Auto or Canonical without device Cuda: Fast runs only on GPUs", {"device"});
   const int64_t grain = engine.numerics.grain_sequences;
   rules.require(grain == 0 || !is_fast, "numerics.grainSequences", number(grain),
                 "none with Fast numerics, which round no sums: remove the key", {"numerics.mode"});
   rules.require(grain == 0 || engine.device != DeviceKind::kCpu, "numerics.grainSequences",
-                number(grain), "none with device Cpu, which adds by grainTokens: remove the key",
+                number(grain), "none with device Cpu, which uses grainTokens: remove the key",
                 {"device"});
   rules.require(engine.runtime.transport != Transport::kNccl || engine.device == DeviceKind::kCuda,
                 "runtime.transport", "Nccl",
-                "Auto, Shm or Tcp without device Cuda: NCCL connects GPUs alone", {"device"});
+                "Auto, Shm or Tcp without device Cuda: NCCL connects only GPUs", {"device"});
   const int64_t chunks = engine.numerics.tensor_chunks.value_or(0);
   rules.require(chunks == 0 || !is_fast, "numerics.tensorChunks", number(chunks),
                 "none with Fast numerics, whose sums have no pieces: remove the key",
@@ -163,9 +163,9 @@ void check_device(const EngineSpec& engine, const Rules& rules) {
   if (engine.device != DeviceKind::kCuda) return;
   const NumericsSpec& numerics = engine.numerics;
   rules.require(numerics.grain_tokens == 0, "numerics.grainTokens", number(numerics.grain_tokens),
-                "none with device Cuda, which adds by grainSequences: remove the key");
+                "none with device Cuda, which uses grainSequences: remove the key");
   rules.require(numerics.key_block == 0, "numerics.keyBlock", number(numerics.key_block),
-                "none with device Cuda, whose attention has blocks of its own: remove the key");
+                "none with device Cuda, whose attention has its own blocks: remove the key");
 }
 
 /// The blocks of each stage, where they are given.
@@ -214,23 +214,22 @@ void check_context(const EngineSpec& engine, const Rules& rules) {
     rules.require(false, "context", found,
                   "a divisor of " + std::string(field) + " (" + number(heads) + ")" +
                       (tensor > 1 ? " / tensor (" + number(tensor) + ")" : "") + ": " +
-                      sizes_of(heads / tensor) +
-                      "; or contextMode Ring, which shares no heads out");
+                      sizes_of(heads / tensor) + "; or contextMode Ring, which divides no heads");
   }
   rules.require(
       !ring || model.sliding_window == 0 || model.sliding_window >= engine.data.sequence_length,
       "contextMode", "Ring",
       "Ulysses, as model.slidingWindow (" + number(model.sliding_window) +
           ") is less than data.sequenceLength (" + number(engine.data.sequence_length) +
-          "): the ranks of a ring would not have equal parts",
+          "): the ranks of a ring would have unequal parts",
       {"context"});
   if (engine.device != DeviceKind::kCuda) return;
   rules.require(!ring, "contextMode", "Ring",
-                "Ulysses with device Cuda, whose attention takes no blocks of keys; or device Cpu",
+                "Ulysses with device Cuda, which has no ring attention; or device Cpu",
                 {"context"});
   rules.require(engine.numerics.mode == NumericsMode::kFast, "context", found,
-                "1 with device Cuda and Canonical numerics, whose grains are of whole sequences: "
-                "use numerics.mode Fast, or device Cpu",
+                "1 with device Cuda and Canonical numerics, whose grains are whole sequences: use "
+                "numerics.mode Fast, or device Cpu",
                 {"contextMode"});
 }
 
@@ -248,11 +247,11 @@ void check_tensor(const EngineSpec& engine, const Rules& rules) {
                     ") with device Cuda, whose ranks share no key-value heads; or device Cpu");
   if (engine.numerics.mode == NumericsMode::kFast) return;
   rules.require(model.family != ModelFamily::kQwen3, "tensor", found,
-                "1 with device Cuda and Canonical numerics of Qwen3, whose norms of heads are one "
-                "sum over all heads: use numerics.mode Fast, or device Cpu");
+                "1 with device Cuda and Canonical numerics for Qwen3, whose head norms are one sum "
+                "over all heads: use numerics.mode Fast, or device Cpu");
   rules.require(!engine.parallelism.sequence_parallel, "sequenceParallel", "true",
-                "false with device Cuda and Canonical numerics, whose grains are of whole "
-                "sequences: use numerics.mode Fast, or device Cpu");
+                "false with device Cuda and Canonical numerics, whose grains are whole sequences: "
+                "use numerics.mode Fast, or device Cpu");
 }
 
 void check_parallelism_rules(const EngineSpec& engine, const Rules& rules) {
@@ -307,7 +306,7 @@ void check_run(const EngineSpec& engine, const Rules& rules) {
                 {"steps", "learningRateSchedule.horizonSteps"});
   rules.require(engine.evaluation.early_stop_patience == 0 || !engine.data.validation.empty(),
                 "evaluation.earlyStopPatience", number(engine.evaluation.early_stop_patience),
-                "0, as there is no data.validation to judge by", {"data.validation"});
+                "0, as no data.validation is given", {"data.validation"});
   rules.require(engine.evaluation.early_stop_patience == 0 || engine.evaluation.every_steps > 0,
                 "evaluation.earlyStopPatience", number(engine.evaluation.early_stop_patience),
                 "0, as everySteps is 0 and the only evaluation follows the last step",
@@ -346,8 +345,7 @@ void validate_world(const EngineSpec& engine, int64_t world_size, const std::str
   if (faults.faulted(rules.at("parallelism"))) return;
   rules.require(world_size == 1 || engine.runtime.transport != Transport::kLocal,
                 "runtime.transport", name(engine.runtime.transport),
-                "Auto, Shm or Tcp, as the " + number(world_size) +
-                    " ranks are processes, not threads of one");
+                "Auto, Shm or Tcp, as the " + number(world_size) + " ranks are separate processes");
   const int64_t data_parallel = world_size / engine.parallelism.model_ranks();
   rules.require(
       data_parallel <= engine.batch.global_sequences, "batch.globalSequences",
@@ -371,7 +369,7 @@ void validate_world(const EngineSpec& engine, int64_t world_size, const std::str
   const int64_t below = batch.global_sequences / step * step;
   rules.require(fits_schedule(engine, data_parallel), "batch.globalSequences",
                 number(batch.global_sequences) + " in " + number(micro_batches) +
-                    " micro-batches of each data-parallel rank",
+                    " micro-batches per data-parallel rank",
                 "a multiple of pipeline (" + number(pipeline) +
                     ") micro-batches under Interleaved: set batch.globalSequences to " +
                     (below > 0 ? number(below) + " or " : "") + number(below + step) +

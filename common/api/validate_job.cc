@@ -85,7 +85,7 @@ void check_container(const TrainingJobSpec& spec, const Container& container, co
   const bool built_in = spec.engine && container.name == kTrainerContainer;
   rules.require(built_in || !container.image.empty(), "image", "nothing", "a container image");
   rules.require(!needs_command(spec, container) || !container.command.empty(), "command", "nothing",
-                "the command, which the agent starts once for each process (or agent: None)");
+                "the command, which the agent starts once per process (or agent: None)");
   rules.require(container.env.size() <= kMaxEnv, "env",
                 number(std::ssize(container.env)) + " items",
                 "at most " + std::to_string(kMaxEnv) + " items");
@@ -94,7 +94,7 @@ void check_container(const TrainingJobSpec& spec, const Container& container, co
     const std::string& env_name = container.env[i].name;
     variable.require(!env_name.empty(), "name", "nothing", "the variable's name");
     variable.require(!is_reserved_env(env_name), "name", env_name,
-                     "another name: this one is set for every process by Trainyard");
+                     "another name: Trainyard sets this one for every process");
   }
 }
 
@@ -102,12 +102,12 @@ void check_template(const TrainingJobSpec& spec, const Rules& rules) {
   const PodTemplate& pod = *spec.pod_template;
   const bool never = pod.restart_policy.empty() || pod.restart_policy == "Never";
   rules.require(never, "spec.restartPolicy", text::describe(pod.restart_policy),
-                "Never: restarts are failurePolicy's business");
+                "Never: failurePolicy controls restarts");
   rules.require(pod.node_name.empty(), "spec.nodeName", text::describe(pod.node_name),
                 "no nodeName: use nodeSelector or affinity");
   for (const auto& [label, value] : pod.labels) {
     rules.require(!label.starts_with("trainyard.dev/"), "metadata.labels." + label,
-                  text::describe(value), "a label of another prefix: trainyard.dev/ is reserved");
+                  text::describe(value), "a label with another prefix: trainyard.dev/ is reserved");
   }
   const size_t count = pod.containers.size();
   rules.require(count >= 1, "spec.containers", "an empty list", "the container `trainer`");
@@ -136,7 +136,7 @@ void check_elastic(const TrainingJobSpec& spec, const Rules& rules) {
   const Rules below = rules.below("elasticPolicy");
   for (size_t i = 1; i < allowed.size(); ++i) {
     below.require(allowed[i - 1] < allowed[i], text::join_path("allowedNumNodes", i),
-                  number(allowed[i]), "more than the one before, " + number(allowed[i - 1]));
+                  number(allowed[i]), "more than the previous item, " + number(allowed[i - 1]));
   }
   below.require(allowed.front() >= elastic.min_nodes, "allowedNumNodes[0]", number(allowed.front()),
                 "at least minNodes (" + number(elastic.min_nodes) + ")", {"minNodes"});
@@ -160,7 +160,7 @@ void check_rule(const FailureRule& rule, const TrainingJobSpec& spec, const Rule
   rules.require(!codes || !conditions, "onPodConditions", "a list beside onExitCodes",
                 "one of the two");
   rules.require(rule.count_towards_max || rule.action == RuleAction::kRestartJob, "countTowardsMax",
-                "false", "nothing, as the action is no RestartJob", {"action"});
+                "false", "nothing, as action is not RestartJob", {"action"});
   for (size_t i = 0; i < rule.on_pod_conditions.size(); ++i) {
     const std::string& status = rule.on_pod_conditions[i].status;
     rules.below("onPodConditions", i)
@@ -173,7 +173,7 @@ void check_rule(const FailureRule& rule, const TrainingJobSpec& spec, const Rule
   const auto zero = std::find(on.values.begin(), on.values.end(), 0);
   below.require(on.op == ExitCodeOperator::kNotIn || zero == on.values.end(),
                 text::join_path("values", static_cast<size_t>(zero - on.values.begin())), "0",
-                "a code of failure, 1 to 255");
+                "a failure code, 1 to 255");
   if (on.container_name.empty() || !spec.pod_template) return;
   const auto& containers = spec.pod_template->containers;
   const bool known =
@@ -253,9 +253,8 @@ void check_gpus(const TrainingJobSpec& spec, const Rules& rules) {
   const int64_t wanted = device == DeviceKind::kCuda ? ranks_per_node(spec) : 0;
   rules.require(gpus == wanted, "template.spec.containers",
                 number(gpus) + " of " + kGpuResource + " in the trainer's resources.limits",
-                device == DeviceKind::kCuda
-                    ? ranks_found(spec) + ", one for each rank (numProcPerNode)"
-                    : std::string("none, as engine.device is Cpu"),
+                device == DeviceKind::kCuda ? ranks_found(spec) + ", one per rank (numProcPerNode)"
+                                            : std::string("none, as engine.device is Cpu"),
                 {"numProcPerNode", "engine.device"});
 }
 
@@ -280,8 +279,8 @@ void check_spares(const TrainingJobSpec& spec, const Rules& rules) {
                 found, "0, as only failurePolicy.restartStrategy InPlace promotes spares",
                 {"failurePolicy.restartStrategy"});
   rules.require(spec.engine || needs_injected_agent(spec), "spares.count", found,
-                "0, as these pods have no agent that could wait (an engine, or agent: Auto and "
-                "numProcPerNode other than 1)",
+                "0, as these pods have no agent; spares need an engine, or agent: Auto and "
+                "numProcPerNode other than 1",
                 {"agent", "numProcPerNode"});
 }
 
@@ -333,10 +332,11 @@ std::string size_wanted(const TrainingJobSpec& spec) {
   const bool interleaves = engine.parallelism.pipeline_schedule == PipelineSchedule::kInterleaved;
   return "one from minNodes (" + number(spec.elastic_policy->min_nodes) + ") to numNodes (" +
          number(spec.num_nodes) + ") whose ranks are a multiple of " +
-         number(engine.parallelism.model_ranks()) + " and at most that many times " +
-         number(engine.batch.global_sequences) + ", batch.globalSequences" +
+         number(engine.parallelism.model_ranks()) + " and at most " +
+         number(engine.parallelism.model_ranks()) + " x " + number(engine.batch.global_sequences) +
+         " (batch.globalSequences)" +
          (interleaves ? ", with a multiple of pipeline (" + number(pipeline) +
-                            ") micro-batches for each data-parallel rank under Interleaved"
+                            ") micro-batches per data-parallel rank under Interleaved"
                       : "");
 }
 
@@ -364,8 +364,7 @@ void check_sizes(const TrainingJobSpec& spec, const Rules& rules) {
       nodes * ranks_per_node(spec) == 1 && spec.num_proc_per_node != kAutoProcPerNode;
   rules.require(!may_be_alone || spec.engine->runtime.transport != Transport::kNccl,
                 "engine.runtime.transport", "Nccl",
-                "Auto with one rank, which has nobody to meet; or a larger numNodes or "
-                "numProcPerNode",
+                "Auto with one rank, which has no peers; or a larger numNodes or numProcPerNode",
                 {"numNodes", "numProcPerNode"});
   validate_world(*spec.engine, nodes * ranks_per_node(spec), rules.at("engine"), rules.faults());
 }
@@ -389,9 +388,9 @@ void check_replicas(const TrainingJobSpec& spec, const Rules& rules) {
 
 void check_spec(const TrainingJobSpec& spec, const Rules& rules) {
   rules.require(spec.pod_template.has_value() || spec.engine.has_value(), "engine", "nothing",
-                "engine, or a template with a program of its own", {"template"});
+                "engine, or a template with its own program", {"template"});
   rules.require(!spec.engine || spec.agent == AgentMode::kAuto, "agent", "None",
-                "Auto, as the engine's ranks are started by the agent");
+                "Auto, as the agent starts the engine's ranks");
   if (spec.pod_template) check_template(spec, rules.below("template"));
   if (spec.engine) validate_engine(*spec.engine, rules.at("engine"), rules.faults());
   check_sizes(spec, rules);

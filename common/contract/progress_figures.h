@@ -41,7 +41,7 @@ struct Figure {
 /// std::optional<double> in what is shown.
 template <class Value>
 struct Figures {
-  Value loss{};             ///< mean over the newest step, nats a token
+  Value loss{};             ///< mean over the newest step, nats per token
   Value validation_loss{};  ///< of the newest evaluation
   Value learning_rate{};
   Value gradient_norm{};  ///< before clipping
@@ -61,8 +61,8 @@ constexpr void visit_figures(V&& visit, F& figures) {
   visit(Figure{.slot = 0,
                .key = "loss",
                .family = "trainyard_loss_nats",
-               .description = "Mean training loss of the newest step, nats a token; NaN before the "
-                              "first.",
+               .description = "Mean training loss of the newest step, in nats per token; NaN "
+                              "before the first step.",
                .notation = kFixed,
                .digits = 4,
                .before = "loss "},
@@ -70,8 +70,8 @@ constexpr void visit_figures(V&& visit, F& figures) {
   visit(Figure{.slot = 3,
                .key = "validationLoss",
                .family = "trainyard_validation_loss_nats",
-               .description = "Mean loss over the held-out windows, nats a token; NaN before the "
-                              "first evaluation.",
+               .description = "Mean loss over the held-out windows, in nats per token; NaN before "
+                              "the first evaluation.",
                .source = FigureSource::kEvaluation,
                .zero_is_unknown = true,
                .notation = kFixed,
@@ -81,7 +81,7 @@ constexpr void visit_figures(V&& visit, F& figures) {
   visit(Figure{.slot = 2,
                .key = "learningRate",
                .family = "trainyard_learning_rate",
-               .description = "Learning rate of the newest step; NaN before the first.",
+               .description = "Learning rate of the newest step; NaN before the first step.",
                .notation = kScientific,
                .before = "lr "},
         figures.learning_rate);
@@ -95,16 +95,17 @@ constexpr void visit_figures(V&& visit, F& figures) {
                .before = "grad "},
         figures.gradient_norm);
   visit(
-      Figure{.slot = 5,
-             .key = "tokensPerSecond",
-             .family = "trainyard_tokens_per_second",
-             .description = "Tokens trained a second by all ranks together, smoothed; 0 before the "
-                            "first step.",
-             .zero_is_unknown = true,
-             .unknown = 0,
-             .notation = kGrouped,
-             .before = "",
-             .after = " tokens/s"},
+      Figure{
+          .slot = 5,
+          .key = "tokensPerSecond",
+          .family = "trainyard_tokens_per_second",
+          .description =
+              "Tokens trained per second by all ranks together, smoothed; 0 before the first step.",
+          .zero_is_unknown = true,
+          .unknown = 0,
+          .notation = kGrouped,
+          .before = "",
+          .after = " tokens/s"},
       figures.tokens_per_second);
   visit(Figure{.slot = 4,
                .key = "stepSeconds",

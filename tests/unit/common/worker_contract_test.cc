@@ -246,14 +246,14 @@ Result<std::string> outcome_of(const Result<T>& result) {
 }
 
 TEST(WorkerContractTest, LinesThatAreNoMessageAreRefused) {
-  for (const Hostile& hostile : {Hostile{"", "no JSON object"},
-                                 {"null", "no JSON object"},
-                                 {"[]", "no JSON object"},
-                                 {"{", "no JSON object"},
-                                 {"{}{}", "no JSON object"},
+  for (const Hostile& hostile : {Hostile{"", "not a JSON object"},
+                                 {"null", "not a JSON object"},
+                                 {"[]", "not a JSON object"},
+                                 {"{", "not a JSON object"},
+                                 {"{}{}", "not a JSON object"},
                                  {"{}", "\"type\": missing"},
                                  {R"({"type":7})", "\"type\": found number"},
-                                 {"{\"type\":\"\xff\"}", "no JSON object"}}) {
+                                 {"{\"type\":\"\xff\"}", "not a JSON object"}}) {
     expect_refused(hostile, message_type(hostile.line));
   }
 }

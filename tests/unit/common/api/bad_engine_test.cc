@@ -34,25 +34,25 @@ const BadManifest kBadEngines[] = {
     {6, R"(    model: {preset: gpt2-3m, family: Bert})",
      R"(6: spec.engine.model.family: found Bert, wanted GPT2, Llama, Qwen2, Qwen3 or Mistral (not in this version))"},
     {6, R"(    model: {preset: gpt2-3m, tieEmbeddings: false})",
-     R"(6: spec.engine.model.tieEmbeddings: found false, wanted true, as GPT2 has one table)"},
+     R"(6: spec.engine.model.tieEmbeddings: found false, wanted true, as GPT2 ties them)"},
     {6, R"(    model: {preset: gpt2-3m, slidingWindow: 8})",
      R"(6: spec.engine.model.slidingWindow: found 8, wanted nothing, as GPT2 has no window)"},
     {6, R"(    model: {preset: llama-1m, family: Mistral, slidingWindow: 8, fullLayers: 1})",
-     R"(6: spec.engine.model.fullLayers: found 1, wanted 0, as Mistral has no blocks apart from the others)"},
+     R"(6: spec.engine.model.fullLayers: found 1, wanted 0, as Mistral has no full layers)"},
     {6, R"(    model: {preset: llama-1m, family: Qwen2, fullLayers: 1})",
      R"(6: spec.engine.model.fullLayers: found 1, wanted 0, as there is no slidingWindow)"},
     {6, R"(    model: {preset: llama-1m, family: Qwen3, slidingWindow: 8, fullLayers: 5})",
      R"(6: spec.engine.model.fullLayers: found 5, wanted at most layers (4))"},
     {6, R"(    model: {preset: gpt2-3m, syncBatchNorm: true})",
-     R"(6: spec.engine.model.syncBatchNorm: found an unknown key, wanted none: means over a batch would make the bits depend on how ranks and micro-batches divide it; every family norms each token by itself (LayerNorm, RMSNorm))"},
+     R"(6: spec.engine.model.syncBatchNorm: found an unknown key, wanted none: batch means would make the bits depend on how ranks and micro-batches divide the batch; every family normalizes each token alone (LayerNorm, RMSNorm))"},
     {6, R"(    model: {preset: gpt2-3m, import: hf})",
      R"(6: spec.engine.model.preset: found "gpt2-3m", wanted either preset or import)"},
     {7, R"(    data: {})",
-     R"(7: spec.engine.data.tokens: found nothing, wanted a value: Token shards to train on, in order; made by `trainyard data prepare`)"},
+     R"(7: spec.engine.data.tokens: found nothing, wanted a value: Token shards to train on, in order; `trainyard data prepare` creates them)"},
     {7, R"(    data: {tokens: []})",
      R"(7: spec.engine.data.tokens: found an empty list, wanted at least 1 item)"},
     {7, R"(    data: {tokens: [""]})",
-     R"(7: spec.engine.data.tokens[0]: found "", wanted a value: Token shards to train on, in order; made by `trainyard data prepare`)"},
+     R"(7: spec.engine.data.tokens[0]: found "", wanted a value: Token shards to train on, in order; `trainyard data prepare` creates them)"},
     {7, R"(    data: {tokens: a.tokens})",
      R"(7: spec.engine.data.tokens: found "a.tokens", wanted a list)"},
     {7, R"(    data: {tokens: [a.tokens, ~]})",
@@ -62,7 +62,7 @@ const BadManifest kBadEngines[] = {
     {8, R"(    batch: {globalSequences: 0})",
      R"(8: spec.engine.batch.globalSequences: found 0, wanted a number from 1 to 1000000000000)"},
     {8, R"(    batch: {microSequences: 1})",
-     R"(8: spec.engine.batch.globalSequences: found nothing, wanted a value: Sequences of one optimizer step over all ranks; the same at any number of ranks)"},
+     R"(8: spec.engine.batch.globalSequences: found nothing, wanted a value: Sequences per optimizer step over all ranks; independent of the number of ranks)"},
     {8, R"(    batch: {globalSequences: 8, microSequences: 0})",
      R"(8: spec.engine.batch.microSequences: found 0, wanted a number from 1 to 65536)"},
     {9, R"(    steps: 0)",
@@ -132,7 +132,7 @@ const BadManifest kBadEngines[] = {
     {6, R"(    model: {family: Llama, layers: 2, hidden: 96, heads: 12, kvHeads: 4, maxPositions: 2036}
     parallelism: {context: 2, contextMode: Ring})",
      R"(4: spec.numProcPerNode: found 1, wanted 2, for the ranks to be a multiple of context 2
-5: spec.engine.numerics.keyBlock: found 0, wanted a named value with contextMode Ring, as the largest divisor up to 128 of data.sequenceLength (2036) / (2 x parallelism.context (2)) is 1, with which attention is slow; or a sequenceLength that has another one)"},
+5: spec.engine.numerics.keyBlock: found 0, wanted an explicit value with contextMode Ring, as the largest divisor up to 128 of data.sequenceLength (2036) / (2 x parallelism.context (2)) is 1, which makes attention slow; or a sequenceLength with a larger one)"},
     {kAppend, R"(    parallelism: {pipeline: 7})",
      R"(10: spec.engine.parallelism.pipeline: found 7, wanted at most 6 stages: embedding, head and model.layers (4))"},
     {kAppend, R"(    parallelism: {pipeline: 7, stages: [4]})",
@@ -180,7 +180,7 @@ const BadManifest kBadEngines[] = {
     {7, R"(    data: {tokens: [a.tokens], documents: Isolate}
     parallelism: {tensor: 2, sequenceParallel: true})",
      R"(4: spec.numProcPerNode: found 1, wanted 2, for the ranks to be a multiple of tensor 2
-7: spec.engine.data.documents: found Isolate, wanted Join with parallelism.context above 1 or sequenceParallel, whose ranks share sequences out)"},
+7: spec.engine.data.documents: found Isolate, wanted Join with parallelism.context above 1 or sequenceParallel, whose ranks divide sequences)"},
     {7, R"(    data: {tokens: [a.tokens], sequenceLength: 63}
     parallelism: {tensor: 2, sequenceParallel: true})",
      R"(4: spec.numProcPerNode: found 1, wanted 2, for the ranks to be a multiple of tensor 2
@@ -189,11 +189,11 @@ const BadManifest kBadEngines[] = {
     parallelism: {tensor: 2, sequenceParallel: true}
     numerics: {grainTokens: 24})",
      R"(4: spec.numProcPerNode: found 1, wanted 2, for the ranks to be a multiple of tensor 2
-9: spec.engine.numerics.grainTokens: found 24, wanted a divisor of data.sequenceLength (64) / parallelism.tensor (2) with sequenceParallel, such as 16 or 32; it never changes, so a run that is to have sequenceParallel or more tensor ranks later names it from the start)"},
+9: spec.engine.numerics.grainTokens: found 24, wanted a divisor of data.sequenceLength (64) / parallelism.tensor (2) with sequenceParallel, such as 16 or 32; it never changes: set it from the start if the run may have sequenceParallel or more tensor ranks later)"},
     {7, R"(    data: {tokens: [a.tokens], documents: Isolate}
     parallelism: {context: 2})",
      R"(4: spec.numProcPerNode: found 1, wanted 2, for the ranks to be a multiple of context 2
-7: spec.engine.data.documents: found Isolate, wanted Join with parallelism.context above 1 or sequenceParallel, whose ranks share sequences out)"},
+7: spec.engine.data.documents: found Isolate, wanted Join with parallelism.context above 1 or sequenceParallel, whose ranks divide sequences)"},
     {7, R"(    data: {tokens: [a.tokens], sequenceLength: 62}
     parallelism: {context: 2})",
      R"(4: spec.numProcPerNode: found 1, wanted 2, for the ranks to be a multiple of context 2
@@ -206,37 +206,37 @@ const BadManifest kBadEngines[] = {
     parallelism: {context: 2, tensor: 2, sequenceParallel: true}
     numerics: {grainTokens: 16})",
      R"(4: spec.numProcPerNode: found 1, wanted 4, for the ranks to be a multiple of tensor 2 x context 2
-9: spec.engine.numerics.grainTokens: found 16, wanted a divisor of data.sequenceLength (64) / (2 x parallelism.context (2) x parallelism.tensor (2) with sequenceParallel), such as 8; it never changes, so a run that is to have sequenceParallel or more tensor ranks or context ranks later names it from the start)"},
+9: spec.engine.numerics.grainTokens: found 16, wanted a divisor of data.sequenceLength (64) / (2 x parallelism.context (2) x parallelism.tensor (2) with sequenceParallel), such as 8; it never changes: set it from the start if the run may have sequenceParallel or more tensor ranks or context ranks later)"},
     {kAppend, R"(    parallelism: {context: 16})",
-     R"(10: spec.engine.parallelism.context: found 16, wanted a divisor of model.heads (8): 1, 2, 4 or 8; or contextMode Ring, which shares no heads out)"},
+     R"(10: spec.engine.parallelism.context: found 16, wanted a divisor of model.heads (8): 1, 2, 4 or 8; or contextMode Ring, which divides no heads)"},
     {kAppend, R"(    parallelism: {context: 8, tensor: 2})",
-     R"(10: spec.engine.parallelism.context: found 8, wanted a divisor of model.heads (8) / tensor (2): 1, 2 or 4; or contextMode Ring, which shares no heads out)"},
+     R"(10: spec.engine.parallelism.context: found 8, wanted a divisor of model.heads (8) / tensor (2): 1, 2 or 4; or contextMode Ring, which divides no heads)"},
     {kAppend, R"(    parallelism: {context: 2}
     device: Cuda)",
-     R"(10: spec.engine.parallelism.context: found 2, wanted 1 with device Cuda and Canonical numerics, whose grains are of whole sequences: use numerics.mode Fast, or device Cpu)"},
+     R"(10: spec.engine.parallelism.context: found 2, wanted 1 with device Cuda and Canonical numerics, whose grains are whole sequences: use numerics.mode Fast, or device Cpu)"},
     {kAppend, R"(    parallelism: {context: 2, contextMode: Ring}
     numerics: {mode: Fast}
     device: Cuda)",
-     R"(10: spec.engine.parallelism.contextMode: found Ring, wanted Ulysses with device Cuda, whose attention takes no blocks of keys; or device Cpu)"},
+     R"(10: spec.engine.parallelism.contextMode: found Ring, wanted Ulysses with device Cuda, which has no ring attention; or device Cpu)"},
     {7, R"(    data: {tokens: [a.tokens], documents: Apart})",
      R"(7: spec.engine.data.documents: found "Apart", wanted Join or Isolate)"},
     {7, R"(    data: {tokens: [a.tokens], sequenceLength: 96}
     parallelism: {context: 3, contextMode: Ring}
     numerics: {keyBlock: 12})",
      R"(4: spec.numProcPerNode: found 1, wanted 3, for the ranks to be a multiple of context 3
-9: spec.engine.numerics.keyBlock: found 12, wanted a divisor of data.sequenceLength (96) / (2 x parallelism.context (3)) with contextMode Ring, such as 8 or 16; it never changes, so a run that is to have a ring later names it from the start)"},
+9: spec.engine.numerics.keyBlock: found 12, wanted a divisor of data.sequenceLength (96) / (2 x parallelism.context (3)) with contextMode Ring, such as 8 or 16; it never changes: set it from the start if the run may have a ring later)"},
     {6, R"(    model: {preset: llama-1m, family: Mistral, slidingWindow: 8}
     parallelism: {context: 2, contextMode: Ring})",
-     R"(7: spec.engine.parallelism.contextMode: found Ring, wanted Ulysses, as model.slidingWindow (8) is less than data.sequenceLength (256): the ranks of a ring would not have equal parts)"},
+     R"(7: spec.engine.parallelism.contextMode: found Ring, wanted Ulysses, as model.slidingWindow (8) is less than data.sequenceLength (256): the ranks of a ring would have unequal parts)"},
     {kAppend, R"(    parallelism: {ringOrder: [1, 0, 1]})",
      R"(10: spec.engine.parallelism.ringOrder: found rank 1 twice, wanted each rank at most once)"},
     {kAppend, R"(    parallelism: {offload: [Optimizer]})",
      R"(10: spec.engine.parallelism.offload: found a list, wanted an empty list (not in this version))"},
     {kAppend, R"(    numerics: {mode: Fast})",
-     R"(10: spec.engine.numerics.mode: found Fast, wanted Auto or Canonical without device Cuda: Fast computes on GPUs alone)"},
+     R"(10: spec.engine.numerics.mode: found Fast, wanted Auto or Canonical without device Cuda: Fast runs only on GPUs)"},
     {kAppend, R"(    device: Auto
     numerics: {mode: Fast})",
-     R"(11: spec.engine.numerics.mode: found Fast, wanted Auto or Canonical without device Cuda: Fast computes on GPUs alone)"},
+     R"(11: spec.engine.numerics.mode: found Fast, wanted Auto or Canonical without device Cuda: Fast runs only on GPUs)"},
     {kAppend, R"(    device: Cuda
     numerics: {mode: Fast, grainSequences: 1})",
      R"(11: spec.engine.numerics.grainSequences: found 1, wanted none with Fast numerics, which round no sums: remove the key)"},
@@ -254,35 +254,35 @@ const BadManifest kBadEngines[] = {
      R"(10: spec.engine.numerics.tensorChunk: found an unknown key, wanted tensorChunks)"},
     {kAppend, R"(    numerics: {grainSequences: 1}
     device: Cpu)",
-     R"(10: spec.engine.numerics.grainSequences: found 1, wanted none with device Cpu, which adds by grainTokens: remove the key)"},
+     R"(10: spec.engine.numerics.grainSequences: found 1, wanted none with device Cpu, which uses grainTokens: remove the key)"},
     {kAppend, R"(    numerics: {grainSequences: 3})",
      R"(10: spec.engine.numerics.grainSequences: found 3, wanted a divisor of batch.microSequences (1))"},
     {kAppend, R"(    numerics: {grainTokens: 64}
     device: Cuda)",
-     R"(10: spec.engine.numerics.grainTokens: found 64, wanted none with device Cuda, which adds by grainSequences: remove the key)"},
+     R"(10: spec.engine.numerics.grainTokens: found 64, wanted none with device Cuda, which uses grainSequences: remove the key)"},
     {kAppend, R"(    numerics: {keyBlock: 64}
     device: Cuda)",
-     R"(10: spec.engine.numerics.keyBlock: found 64, wanted none with device Cuda, whose attention has blocks of its own: remove the key)"},
+     R"(10: spec.engine.numerics.keyBlock: found 64, wanted none with device Cuda, whose attention has its own blocks: remove the key)"},
     {kAppend, R"(    numerics: {mode: Fast, tensorChunks: 12}
     device: Cuda)",
      R"(10: spec.engine.numerics.tensorChunks: found 12, wanted none with Fast numerics, whose sums have no pieces: remove the key)"},
     {6, R"(    model: {preset: llama-1m, family: Qwen3}
     parallelism: {tensor: 2}
     device: Cuda)",
-     R"(7: spec.engine.parallelism.tensor: found 2, wanted 1 with device Cuda and Canonical numerics of Qwen3, whose norms of heads are one sum over all heads: use numerics.mode Fast, or device Cpu)"},
+     R"(7: spec.engine.parallelism.tensor: found 2, wanted 1 with device Cuda and Canonical numerics for Qwen3, whose head norms are one sum over all heads: use numerics.mode Fast, or device Cpu)"},
     {6, R"(    model: {preset: llama-1m}
     parallelism: {tensor: 4}
     device: Cuda)",
      R"(7: spec.engine.parallelism.tensor: found 4, wanted a divisor of model.kvHeads (2) with device Cuda, whose ranks share no key-value heads; or device Cpu)"},
     {kAppend, R"(    parallelism: {tensor: 2, sequenceParallel: true}
     device: Cuda)",
-     R"(10: spec.engine.parallelism.sequenceParallel: found true, wanted false with device Cuda and Canonical numerics, whose grains are of whole sequences: use numerics.mode Fast, or device Cpu)"},
+     R"(10: spec.engine.parallelism.sequenceParallel: found true, wanted false with device Cuda and Canonical numerics, whose grains are whole sequences: use numerics.mode Fast, or device Cpu)"},
     {kAppend, R"(    device: Gpu)",
      R"(10: spec.engine.device: found "Gpu", wanted Auto, Cpu or Cuda)"},
     {kAppend, R"(    seed: -1)",
      R"(10: spec.engine.seed: found -1, wanted a number at least 0)"},
     {kAppend, R"(    runtime: {transport: Nccl})",
-     R"(10: spec.engine.runtime.transport: found Nccl, wanted Auto, Shm or Tcp without device Cuda: NCCL connects GPUs alone)"},
+     R"(10: spec.engine.runtime.transport: found Nccl, wanted Auto, Shm or Tcp without device Cuda: NCCL connects only GPUs)"},
     {kAppend, R"(    runtime: {isa: Sse})",
      R"(10: spec.engine.runtime.isa: found "Sse", wanted Auto, Amx, Avx512Bf16, Avx512, Avx2 or Generic)"},
     {kAppend, R"(    runtime: {threads: -1})",
@@ -290,7 +290,7 @@ const BadManifest kBadEngines[] = {
     {kAppend, R"(    evaluation: {sequences: 0})",
      R"(10: spec.engine.evaluation.sequences: found 0, wanted a number from 1 to 1000000000000)"},
     {kAppend, R"(    evaluation: {earlyStopPatience: 3})",
-     R"(10: spec.engine.evaluation.earlyStopPatience: found 3, wanted 0, as there is no data.validation to judge by)"},
+     R"(10: spec.engine.evaluation.earlyStopPatience: found 3, wanted 0, as no data.validation is given)"},
     {kAppend, R"(    evaluation: {earlyStopDelta: 0.5})",
      R"(10: spec.engine.evaluation.earlyStopDelta: found 0.5, wanted 0, as earlyStopPatience is 0 and nothing ends the run early)"},
     {kAppend, R"(    export: model)",

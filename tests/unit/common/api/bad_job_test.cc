@@ -17,7 +17,7 @@ const BadManifest kBadJobs[] = {
     {2, R"(kind: [TrainingJob])",
      R"(2: kind: found a list, wanted TrainingJob)"},
     {3, R"(metadata: {})",
-     R"(3: metadata.name: found nothing, wanted a value: The job's name: a lower-case letter, then letters, digits and '-', at most 57 characters; it becomes a host name)"},
+     R"(3: metadata.name: found nothing, wanted a value: Name of the job: a lower-case letter, then lower-case letters, digits and '-', at most 57 characters; it becomes part of host names)"},
     {3, R"(metadata: {name: 1job})",
      R"(3: metadata.name: found "1job", wanted a lower-case letter, then at most 56 lower-case letters, digits and '-', no '-' at the end)"},
     {3, R"(metadata: {name: job-})",
@@ -74,7 +74,7 @@ const BadManifest kBadJobs[] = {
     {kAppend, R"(    device: Cuda
   numProcPerNode: 2
   template: {spec: {containers: [{name: trainer, resources: {limits: {nvidia.com/gpu: 4}}}]}})",
-     R"(12: spec.template.spec.containers: found 4 of nvidia.com/gpu in the trainer's resources.limits, wanted 2, one for each rank (numProcPerNode))"},
+     R"(12: spec.template.spec.containers: found 4 of nvidia.com/gpu in the trainer's resources.limits, wanted 2, one per rank (numProcPerNode))"},
     {kAppend, R"(    device: Cpu
   template: {spec: {containers: [{name: trainer, resources: {limits: {nvidia.com/gpu: 4}}}]}})",
      R"(11: spec.template.spec.containers: found 4 of nvidia.com/gpu in the trainer's resources.limits, wanted none, as engine.device is Cpu)"},
@@ -98,18 +98,18 @@ const BadManifest kBadJobs[] = {
      R"(8: spec.engine.batch.globalSequences: found 8, wanted at least 1 sequence for each of the 9 data-parallel ranks)"},
     {kAppend, R"(    parallelism: {pipeline: 3, pipelineSchedule: Interleaved, chunksPerStage: 2}
   numProcPerNode: 3)",
-     R"(8: spec.engine.batch.globalSequences: found 8 in 8 micro-batches of each data-parallel rank, wanted a multiple of pipeline (3) micro-batches under Interleaved: set batch.globalSequences to 6 or 9, or change batch.microSequences)"},
+     R"(8: spec.engine.batch.globalSequences: found 8 in 8 micro-batches per data-parallel rank, wanted a multiple of pipeline (3) micro-batches under Interleaved: set batch.globalSequences to 6 or 9, or change batch.microSequences)"},
     {kAppend, R"(    parallelism: {pipeline: 3, pipelineSchedule: Interleaved, chunksPerStage: 2}
   numProcPerNode: 12)",
-     R"(8: spec.engine.batch.globalSequences: found 8 in 2 micro-batches of each data-parallel rank, wanted a multiple of pipeline (3) micro-batches under Interleaved: set batch.globalSequences to 12, or change batch.microSequences)"},
+     R"(8: spec.engine.batch.globalSequences: found 8 in 2 micro-batches per data-parallel rank, wanted a multiple of pipeline (3) micro-batches under Interleaved: set batch.globalSequences to 12, or change batch.microSequences)"},
     {kAppend, R"(    parallelism: {pipeline: 2, pipelineSchedule: Interleaved, chunksPerStage: 2})",
      R"(4: spec.numProcPerNode: found 1, wanted 2, for the ranks to be a multiple of pipeline 2)"},
     {kAppend, R"(    runtime: {transport: Local}
   numProcPerNode: 2)",
-     R"(10: spec.engine.runtime.transport: found Local, wanted Auto, Shm or Tcp, as the 2 ranks are processes, not threads of one)"},
+     R"(10: spec.engine.runtime.transport: found Local, wanted Auto, Shm or Tcp, as the 2 ranks are separate processes)"},
     {kAppend, R"(    runtime: {transport: Nccl}
     device: Cuda)",
-     R"(10: spec.engine.runtime.transport: found Nccl, wanted Auto with one rank, which has nobody to meet; or a larger numNodes or numProcPerNode)"},
+     R"(10: spec.engine.runtime.transport: found Nccl, wanted Auto with one rank, which has no peers; or a larger numNodes or numProcPerNode)"},
     {kAppend, R"(  numNode: 2)",
      R"(10: spec.numNode: found an unknown key, wanted numNodes)"},
     {kAppend, R"(  NumNodes: 2)",
@@ -125,7 +125,7 @@ const BadManifest kBadJobs[] = {
     {kAppend, R"(  ttlSecondsAfterFinished: -1)",
      R"(10: spec.ttlSecondsAfterFinished: found -1, wanted a number from 0 to 315360000)"},
     {kAppend, R"(  agent: None)",
-     R"(10: spec.agent: found None, wanted Auto, as the engine's ranks are started by the agent)"},
+     R"(10: spec.agent: found None, wanted Auto, as the agent starts the engine's ranks)"},
     {kAppend, R"(  agent: auto)",
      R"(10: spec.agent: found "auto", wanted Auto or None)"},
     {kAppend, R"(    parallelism: {pipeline: 2}
@@ -134,11 +134,11 @@ const BadManifest kBadJobs[] = {
     {kAppend, R"(    parallelism: {pipeline: 2}
   elasticPolicy: {minNodes: 1, nodeIncrementStep: 2}
   numNodes: 3)",
-     R"(11: spec.elasticPolicy: found no size at which the engine can train, wanted one from minNodes (1) to numNodes (3) whose ranks are a multiple of 2 and at most that many times 8, batch.globalSequences)"},
+     R"(11: spec.elasticPolicy: found no size at which the engine can train, wanted one from minNodes (1) to numNodes (3) whose ranks are a multiple of 2 and at most 2 x 8 (batch.globalSequences))"},
     {kAppend, R"(    parallelism: {pipeline: 3, pipelineSchedule: Interleaved, chunksPerStage: 2}
   elasticPolicy: {minNodes: 1}
   numNodes: 5)",
-     R"(11: spec.elasticPolicy: found no size at which the engine can train, wanted one from minNodes (1) to numNodes (5) whose ranks are a multiple of 3 and at most that many times 8, batch.globalSequences, with a multiple of pipeline (3) micro-batches for each data-parallel rank under Interleaved)"},
+     R"(11: spec.elasticPolicy: found no size at which the engine can train, wanted one from minNodes (1) to numNodes (5) whose ranks are a multiple of 3 and at most 3 x 8 (batch.globalSequences), with a multiple of pipeline (3) micro-batches per data-parallel rank under Interleaved)"},
     {kAppend, R"(  elasticPolicy: {minNodes: 2})",
      R"(10: spec.elasticPolicy.minNodes: found 2, wanted at most numNodes (1))"},
     {kAppend, R"(  elasticPolicy: {minNodes: 0})",
@@ -148,7 +148,7 @@ const BadManifest kBadJobs[] = {
     {kAppend, R"(  elasticPolicy: {allowedNumNodes: [2]})",
      R"(10: spec.elasticPolicy.allowedNumNodes: found no size from minNodes to numNodes, wanted one from 1 to 1)"},
     {kAppend, R"(  elasticPolicy: {allowedNumNodes: [1, 3, 2]})",
-     R"(10: spec.elasticPolicy.allowedNumNodes[2]: found 2, wanted more than the one before, 3)"},
+     R"(10: spec.elasticPolicy.allowedNumNodes[2]: found 2, wanted more than the previous item, 3)"},
     {kAppend, R"(  elasticPolicy: {allowedNumNodes: [1], nodeIncrementStep: 2})",
      R"(10: spec.elasticPolicy.nodeIncrementStep: found 2, wanted 1 or nothing, as allowedNumNodes is given)"},
     {kAppend, R"(  spares: {count: 1})",
@@ -162,7 +162,7 @@ const BadManifest kBadJobs[] = {
     {kAppend, R"(  failurePolicy: {budgets: [{class: Hang}, {class: Hang}]})",
      R"(10: spec.failurePolicy.budgets[1].class: found Hang, wanted each class once)"},
     {kAppend, R"(  failurePolicy: {budgets: [{maxRestarts: 1}]})",
-     R"(10: spec.failurePolicy.budgets[0].class: found nothing, wanted a value: The kind of failure)"},
+     R"(10: spec.failurePolicy.budgets[0].class: found nothing, wanted a value: Kind of failure)"},
     {kAppend, R"(  failurePolicy: {budgets: [{class: Hang, maxRestarts: -1}]})",
      R"(10: spec.failurePolicy.budgets[0].maxRestarts: found -1, wanted a number from 0 to 1000000)"},
     {kAppend, R"(  failurePolicy: {budgets: [{class: Hang, windowSeconds: 0}]})",
@@ -178,11 +178,11 @@ const BadManifest kBadJobs[] = {
     {kAppend, R"(  failurePolicy: {rules: [{name: a, action: FailJob, onExitCodes: {values: [256]}}]})",
      R"(10: spec.failurePolicy.rules[0].onExitCodes.values[0]: found 256, wanted a number from 0 to 255)"},
     {kAppend, R"(  failurePolicy: {rules: [{name: a, action: FailJob, onExitCodes: {values: [0]}}]})",
-     R"(10: spec.failurePolicy.rules[0].onExitCodes.values[0]: found 0, wanted a code of failure, 1 to 255)"},
+     R"(10: spec.failurePolicy.rules[0].onExitCodes.values[0]: found 0, wanted a failure code, 1 to 255)"},
     {kAppend, R"(  failurePolicy: {rules: [{name: a b, action: FailJob, onExitCodes: {values: [1]}}]})",
      R"(10: spec.failurePolicy.rules[0].name: found "a b", wanted a letter and then letters, digits, '-' and '_')"},
     {kAppend, R"(  failurePolicy: {rules: [{name: a, action: FailJob, countTowardsMax: false, onExitCodes: {values: [1]}}]})",
-     R"(10: spec.failurePolicy.rules[0].countTowardsMax: found false, wanted nothing, as the action is no RestartJob)"},
+     R"(10: spec.failurePolicy.rules[0].countTowardsMax: found false, wanted nothing, as action is not RestartJob)"},
     {kAppend, R"(  failurePolicy: {rules: [{name: a, action: FailJob, onPodConditions: [{type: Ready, status: True}]}]})",
      R"(10: spec.failurePolicy.rules[0].onPodConditions[0].status: found True, wanted text: put it in quotes)"},
     {kAppend, R"(  failurePolicy: {rules: [{name: a, action: FailJob, onPodConditions: [{type: Ready, status: Maybe}]}]})",
@@ -196,11 +196,11 @@ const BadManifest kBadJobs[] = {
     {kAppend, R"(  progressPolicy: {onStall: Panic})",
      R"(10: spec.progressPolicy.onStall: found "Panic", wanted Report, DumpStacks, RestartJob, RestartProcess, ReplacePod or ReplaceNode)"},
     {kAppend, R"(  checkpointPolicy: {storage: {}})",
-     R"(10: spec.checkpointPolicy.storage.persistentVolumeClaim: found nothing, wanted a value: A volume that all pods share (ReadWriteMany))"},
+     R"(10: spec.checkpointPolicy.storage.persistentVolumeClaim: found nothing, wanted a value: Claim of a volume that all pods share (ReadWriteMany))"},
     {kAppend, R"(  checkpointPolicy: {storage: {persistentVolumeClaim: {claimName: Ckpt}}})",
      R"(10: spec.checkpointPolicy.storage.persistentVolumeClaim.claimName: found "Ckpt", wanted the name of a PersistentVolumeClaim)"},
     {kAppend, R"(  checkpointPolicy: {storage: {hostPath: /x}})",
-     R"(10: spec.checkpointPolicy.storage.persistentVolumeClaim: found nothing, wanted a value: A volume that all pods share (ReadWriteMany)
+     R"(10: spec.checkpointPolicy.storage.persistentVolumeClaim: found nothing, wanted a value: Claim of a volume that all pods share (ReadWriteMany)
 10: spec.checkpointPolicy.storage.hostPath: found an unknown key, wanted persistentVolumeClaim)"},
     {kAppend, R"(  checkpointPolicy: {path: /abs})",
      R"(10: spec.checkpointPolicy.path: found "/abs", wanted a relative path without ..)"},
@@ -249,15 +249,15 @@ const BadManifest kBadJobs[] = {
     {kAppend, R"(  template: {spec: {}})",
      R"(10: spec.template.spec.containers: found nothing, wanted a list of containers)"},
     {kAppend, R"(  template: {metadata: {labels: {trainyard.dev/role: x}}, spec: {containers: [{name: trainer}]}})",
-     R"(10: spec.template.metadata.labels.trainyard.dev/role: found "x", wanted a label of another prefix: trainyard.dev/ is reserved)"},
+     R"(10: spec.template.metadata.labels.trainyard.dev/role: found "x", wanted a label with another prefix: trainyard.dev/ is reserved)"},
     {kAppend, R"(  template: {spec: {restartPolicy: Always, containers: [{name: trainer}]}})",
-     R"(10: spec.template.spec.restartPolicy: found "Always", wanted Never: restarts are failurePolicy's business)"},
+     R"(10: spec.template.spec.restartPolicy: found "Always", wanted Never: failurePolicy controls restarts)"},
     {kAppend, R"(  template: {spec: {nodeName: n1, containers: [{name: trainer}]}})",
      R"(10: spec.template.spec.nodeName: found "n1", wanted no nodeName: use nodeSelector or affinity)"},
     {kAppend, R"(  template: {spec: {containers: [{name: trainer, env: [{name: RANK, value: "0"}]}]}})",
-     R"(10: spec.template.spec.containers[0].env[0].name: found RANK, wanted another name: this one is set for every process by Trainyard)"},
+     R"(10: spec.template.spec.containers[0].env[0].name: found RANK, wanted another name: Trainyard sets this one for every process)"},
     {kAppend, R"(  template: {spec: {containers: [{name: trainer, env: [{name: TRAINYARD_ANYTHING}]}]}})",
-     R"(10: spec.template.spec.containers[0].env[0].name: found TRAINYARD_ANYTHING, wanted another name: this one is set for every process by Trainyard)"},
+     R"(10: spec.template.spec.containers[0].env[0].name: found TRAINYARD_ANYTHING, wanted another name: Trainyard sets this one for every process)"},
     {kAppend, R"(  template: {spec: {containers: [{name: trainer, env: [{name: A, value: 1}]}]}})",
      R"(10: spec.template.spec.containers[0].env[0].value: found 1, wanted text: put it in quotes)"},
     {kAppend, R"(  template: {spec: {containers: [{name: trainer}, {name: trainer}]}})",
@@ -269,11 +269,11 @@ const BadManifest kBadJobs[] = {
     {kAppend, R"(  template: {spec: {containers: [{name: trainer, securityContext: {x: 0644}}]}})",
      R"(10: spec.template.spec.containers[0].securityContext.x: found 0644, wanted a plain decimal number such as 493 or 0.5, or quotes around it where it is text)"},
     {5, R"(  engin:)",
-     R"(4: spec.engine: found nothing, wanted engine, or a template with a program of its own
+     R"(4: spec.engine: found nothing, wanted engine, or a template with its own program
 5: spec.engin: found an unknown key, wanted engine)"},
     {kAppend, R"(---
 kind: TrainingJob)",
-     R"(11: found a second document, wanted one document a file (the first starts on line 1))"},
+     R"(11: found a second document, wanted one document per file (the first starts on line 1))"},
     {kAppend, R"(  spares: *nowhere)",
      R"(10: wanted valid YAML: the referenced anchor is not defined)"},
 };

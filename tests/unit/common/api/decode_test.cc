@@ -97,7 +97,7 @@ TEST(DecodeTest, EngineAloneNamesFieldsFromItsTop) {
   const CheckedJob checked =
       check_training_job("engine: {model: {preset: gpt2-3m}, steps: -1}", {.file = "e.yaml"});
   EXPECT_EQ(error_of(checked.faults).message,
-            "e.yaml:1: engine.data: found nothing, wanted a value: What is trained on\n"
+            "e.yaml:1: engine.data: found nothing, wanted a value: Training and validation data\n"
             "e.yaml:1: engine.batch: found nothing, wanted a value: Batch sizes\n"
             "e.yaml:1: engine.steps: found -1, wanted a number from 1 to 1000000000000");
 }
@@ -246,7 +246,7 @@ TEST(ValidateTest, WhatTheAgentStartsMustBeNamed) {
   };
   constexpr char kField[] =
       "spec.template.spec.containers[0].command: found nothing, wanted the "
-      "command, which the agent starts once for each process";
+      "command, which the agent starts once per process";
   for (const char* many : {R"("numProcPerNode":2,)", R"("numProcPerNode":"auto",)"}) {
     EXPECT_THAT(faults_of(many, R"("name":"main",)"), HasSubstr(kField)) << many;
     EXPECT_THAT(faults_of(many, R"("name":"trainer",)"), HasSubstr(kField)) << many;

@@ -48,12 +48,12 @@ const Wrong kWrong[] = {
     {"envFrom: [{prefix: A}]", "", R"(containers[0].envFrom[0]: found nothing, wanted configMapRef or secretRef)"},
     {"ports: [{containerPort: 0}]", "", R"(containers[0].ports[0].containerPort: found 0, wanted a whole number from 1 to 65535)"},
     {"ports: [{containerPort: '80'}]", "", R"(containers[0].ports[0].containerPort: found "80", wanted a whole number from 1 to 65535)"},
-    {"ports: [{containerPort: 80}, {containerPort: 80, protocol: TCP}]", "", R"(containers[0].ports[1].containerPort: found 80 TCP, wanted another one than item 0 of the list has)"},
+    {"ports: [{containerPort: 80}, {containerPort: 80, protocol: TCP}]", "", R"(containers[0].ports[1].containerPort: found 80 TCP, wanted one other than item 0 of the list)"},
     {"ports: [{containerPort: 80, name: a}, {containerPort: 81, name: a}]", "", R"(containers[0].ports[1].name: found "a", wanted a name that no other port of the container has)"},
     {"ports: [{containerPort: 80, name: web_port}]", "", R"(containers[0].ports[0].name: found "web_port", wanted at most 15 lower-case letters)"},
     {"ports: [{containerPort: 80, hostPort: 81}]", "hostNetwork: true", R"(containers[0].ports[0].hostPort: found 81, wanted containerPort, as hostNetwork is true)"},
     {"volumeMounts: [{name: data, mountPath: /data}]", "", R"(containers[0].volumeMounts[0].name: found "data", wanted the name of one of the pod's volumes)"},
-    {"volumeMounts: [{name: d, mountPath: /data}, {name: d, mountPath: /x/..//data/}]", "volumes: [{name: d}]", R"(containers[0].volumeMounts[1].mountPath: found /data/, wanted another one than item 0)"},
+    {"volumeMounts: [{name: d, mountPath: /data}, {name: d, mountPath: /x/..//data/}]", "volumes: [{name: d}]", R"(containers[0].volumeMounts[1].mountPath: found /data/, wanted one other than item 0)"},
     {"volumeMounts: [{name: d}]", "volumes: [{name: d}]", R"(containers[0].volumeMounts[0].mountPath: found nothing, wanted a value)"},
     {"livenessProbe: {periodSeconds: 5}", "", R"(containers[0].livenessProbe: found nothing, wanted exec, grpc, httpGet or tcpSocket)"},
     {"livenessProbe: {httpGet: {port: 99999}}", "", R"(containers[0].livenessProbe.httpGet.port: found 99999, wanted a number from 1 to 65535 or the name of a port)"},
@@ -68,7 +68,7 @@ const Wrong kWrong[] = {
     {"", "nodeSelector: {'a b': c}", R"(nodeSelector."a b": found the key "a b", wanted a key such as name)"},
     {"", "serviceAccountName: Me", R"(serviceAccountName: found "Me", wanted a lower-case name)"},
     {"", "dnsPolicy: Cluster", R"(dnsPolicy: found "Cluster", wanted ClusterFirst, )"},
-    {"", "volumes: [{name: a}, {name: a}]", R"(volumes[1].name: found a, wanted another one than item 0 of the list has)"},
+    {"", "volumes: [{name: a}, {name: a}]", R"(volumes[1].name: found a, wanted one other than item 0 of the list)"},
     {"", "volumes: [{name: a, emptyDir: {}, hostPath: {path: /a}}]", R"(volumes[0].hostPath: found hostPath beside emptyDir, wanted one of the two)"},
     {"", "volumes: [{name: a, emptyDir: {sizeLimit: 1GB}}]", R"(volumes[0].emptyDir.sizeLimit: found "1GB", wanted a quantity)"},
     {"", "volumes: [{name: A}]", R"(volumes[0].name: found "A", wanted a lower-case name of at most 63)"},
@@ -76,9 +76,9 @@ const Wrong kWrong[] = {
     {"", "initContainers: [{name: first}]", R"(initContainers[0].image: found nothing, wanted a container image)"},
     {"", "affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: a, operator: In}]}]}}}", R"(affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0].values: found 0 values, wanted at least one)"},
     {"", "terminationGracePeriodSeconds: -1", R"(terminationGracePeriodSeconds: found -1, wanted a whole number from 0)"},
-    {"", "terminationGracePeriodSeconds: 60", R"(terminationGracePeriodSeconds: found 60, wanted none: it is checkpointPolicy.preemptionCheckpointSeconds and 30 s)"},
-    {"", "activeDeadlineSeconds: 60", R"(activeDeadlineSeconds: found 60, wanted none: it would end single pods; spec.activeDeadlineSeconds ends the job)"},
-    {"", "hostname: me", R"(hostname: found "me", wanted none: pods are called JOB-INDEX)"},
+    {"", "terminationGracePeriodSeconds: 60", R"(terminationGracePeriodSeconds: found 60, wanted none: it is checkpointPolicy.preemptionCheckpointSeconds + 30 s)"},
+    {"", "activeDeadlineSeconds: 60", R"(activeDeadlineSeconds: found 60, wanted none: it would stop single pods; spec.activeDeadlineSeconds stops the job)"},
+    {"", "hostname: me", R"(hostname: found "me", wanted none: pods are named JOB-INDEX)"},
     {"resources: {limits: {nvidia.com/gpu: 0.5}}", "", R"(containers[0].resources.limits.nvidia.com/gpu: found 0.5, wanted a whole number, as devices are not divided)"},
     {"resources: {limits: {nvidia.com/gpu: 1500m}}", "", R"(containers[0].resources.limits.nvidia.com/gpu: found "1500m", wanted a whole number, as devices are not divided)"},
     {"resources: {requests: {example.com/nic: 100m}}", "", R"(containers[0].resources.requests.example.com/nic: found "100m", wanted a whole number)"},
@@ -135,10 +135,9 @@ TEST(PodTemplateTest, MetadataIsHeldAgainstItsTypeAsWell) {
       faults_in(metadata("{labels: {app: 'a b'}}")),
       ":5: spec.template.metadata.labels.app: found \"a b\", wanted at most 63 letters, digits, "
       "'-', '_' and '.', with a letter or digit at both ends");
-  EXPECT_EQ(
-      faults_in(metadata("{finalizers: [a/b]}")),
-      ":5: spec.template.metadata.finalizers: found a list, wanted none: pods of a job go when "
-      "they end");
+  EXPECT_EQ(faults_in(metadata("{finalizers: [a/b]}")),
+            ":5: spec.template.metadata.finalizers: found a list, wanted none: they block deletion "
+            "of pods");
 }
 
 TEST(PodTemplateTest, ObjectsOfAServerAreLeftToIt) {

@@ -87,7 +87,8 @@ TEST(LastWordsTest, MemoryThatCannotBeHadIsSaidAsALineOfTheLog) {
   });
   ASSERT_TRUE(WIFEXITED(end.status)) << end.said;
   EXPECT_EQ(WEXITSTATUS(end.status), contract::kExitBadConfig);
-  EXPECT_THAT(end.said, StartsWith(R"({"level":"error","message":"program: memory cannot be had)"));
+  EXPECT_THAT(end.said,
+              StartsWith(R"({"level":"error","message":"program: memory cannot be allocated)"));
 }
 
 TEST(LastWordsTest, WithoutALimitAnotherAttemptMaySucceed) {

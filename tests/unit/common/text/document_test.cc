@@ -102,7 +102,7 @@ TEST(YamlTest, OneDocumentAFile) {
   ASSERT_EQ(document.problems.size(), 1U);
   EXPECT_EQ(document.problems[0].line, 4);
   EXPECT_EQ(document.problems[0].found, "a second document");
-  EXPECT_EQ(document.problems[0].wanted, "one document a file (the first starts on line 2)");
+  EXPECT_EQ(document.problems[0].wanted, "one document per file (the first starts on line 2)");
   for (const char* text : {"---\na: 1\n...\n", "---\n---\na: 1\n", "a: 1\n---\n"}) {
     EXPECT_TRUE(parse_yaml(text).complete) << text;
     EXPECT_EQ(to_json(parse_yaml(text).root), R"({"a":1})") << text;
