@@ -48,8 +48,8 @@ def summary():
         stat("Failed", jobs_in("Failed"), bad=1, what="And not deleted yet"),
         stat("Goodput of the last hour", f'{productive} / (sum(rate({of("trainyard_wall_seconds_total")}[1h])) > 0)', "percentunit", decimals=1,
              what="The share of all jobs' time that advanced a model"),
-        stat("Leader", f"sum({LEADER})", what="Operators that lead: one of each release"),
-        stat("Alerts", 'count(ALERTS{alertname=~"Trainyard.+",alertstate="firing"}) or vector(0)', bad=1, what="That fire, of the chart's rules"),
+        stat("Leader", f"sum({LEADER})", what="Operators that lead: one per release"),
+        stat("Alerts", 'count(ALERTS{alertname=~"Trainyard.+",alertstate="firing"}) or vector(0)', bad=1, what="Firing alerts of the chart's rules"),
     ])
 
 
@@ -64,8 +64,8 @@ def jobs():
         bars("Lowest goodput", ("bottomk(10, " + by_job(of("trainyard_goodput_ratio")) + ")", JOB_LEGEND), "percentunit", most=1, decimals=1,
              what="The ten jobs whose time advanced their model least, of those that the operator has", links=TO_JOB),
         series("Where the time goes", (f'sum by (category) (rate({of("trainyard_goodput_seconds_total")}[10m]))', "{{category}}"), "none", stacked=True,
-               what="Of all jobs together: seconds a second"),
-        series("Tokens a second", ("topk(20, " + by_job(of("trainyard_tokens_per_second")) + ")", JOB_LEGEND), links=TO_JOB),
+               what="Of all jobs together, in seconds per second"),
+        series("Tokens per second", ("topk(20, " + by_job(of("trainyard_tokens_per_second")) + ")", JOB_LEGEND), links=TO_JOB),
         series("Age of the newest checkpoint",
                (f'topk(20, time() - {by_job(of("trainyard_checkpoint_timestamp_seconds") + " > 0")})', JOB_LEGEND), "s", links=TO_JOB),
     ])

@@ -35,7 +35,7 @@ def summary():
         stat("Done", f'max({of("trainyard_step")}) / (max({of("trainyard_step_target")}) > 0)', "percentunit", decimals=1),
         stat("Time left", f'({left}) / (max({rate("trainyard_rank_steps_total", over="5m")}) > 0)', "dtdurations",
              what="At the speed of the last five minutes"),
-        stat("Tokens a second", f'max({of("trainyard_tokens_per_second")})', "locale", decimals=0),
+        stat("Tokens per second", f'max({of("trainyard_tokens_per_second")})', "locale", decimals=0),
         stat("Goodput", f'max({of("trainyard_goodput_ratio")})', "percentunit", decimals=1,
              what="The share of the job's time that advanced its model"),
         stat("Restarts", f'sum(max by (class) ({of("trainyard_restarts_total")}))', bad=1),
@@ -46,8 +46,8 @@ def summary():
 def learning():
     return ("Learning", [
         series("Loss", [(f'max({of("trainyard_loss_nats")})', "training"), (f'max({of("trainyard_validation_loss_nats")})', "held out")], "none",
-               what="Nats a token", least=None),
-        series("Speed", (f'max({of("trainyard_tokens_per_second")})', "all ranks"), what="Tokens a second of all ranks together, smoothed"),
+               what="Nats per token", least=None),
+        series("Speed", (f'max({of("trainyard_tokens_per_second")})', "all ranks"), what="Tokens per second of all ranks together, smoothed"),
         series("Learning rate", (f'max({of("trainyard_learning_rate")})', "learning rate"), "sci"),
         series("Gradient norm", (f'max({of("trainyard_gradient_norm")})', "before clipping"), "none"),
     ])
@@ -89,8 +89,8 @@ def checkpoints():
         series("Age of the newest", (f"time() - {newest}", "age"), "s", width=8, what="What a failure now would cost"),
         series("Duration of the newest", (f'max({of("trainyard_checkpoint_duration_seconds")})', "snapshot to commit"), "s", width=8),
         series("Size of the newest", (f'sum({of("trainyard_checkpoint_size_bytes")})', "all ranks"), "bytes", width=8),
-        series("Training stands still for checkpoints", (f'sum by (rank) ({rate("trainyard_rank_checkpoint_stall_seconds_total")})', "rank {{rank}}"),
-               "percentunit", what="Share of each rank's time: the copy, and the wait for the one before"),
+        series("Training paused for checkpoints", (f'sum by (rank) ({rate("trainyard_rank_checkpoint_stall_seconds_total")})', "rank {{rank}}"),
+               "percentunit", what="Share of each rank's time: the copy, and the wait for the previous checkpoint"),
         series("Checkpoints of these processes", (f'max by (result) ({of("trainyard_checkpoints_total")})', "{{result}}"), "none", steps=True),
     ])
 
