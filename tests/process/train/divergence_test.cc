@@ -44,12 +44,13 @@ class DivergenceTest : public RunFixture {
     run->signal(SIGINT);
     expect_end(*run, 75);
   }
+  /// Of the committed checkpoints.
   int64_t newest_step() const {
     int64_t newest = -1;
     for (const auto& entry : std::filesystem::directory_iterator(checkpoints())) {
       const std::string name = entry.path().filename().string();
       const size_t at = name.find("-step-");
-      if (at != std::string::npos)
+      if (at != std::string::npos && std::filesystem::exists(entry.path() / "manifest.json"))
         newest = std::max<int64_t>(newest, std::stoll(name.substr(at + 6)));
     }
     return newest;
@@ -61,9 +62,9 @@ class DivergenceTest : public RunFixture {
   }
   /// The checkpoint that a failure advises.
   std::filesystem::path advised(const std::string& reason) {
-    const size_t begin = reason.find("go on from ");
+    const size_t begin = reason.find("resume from ");
     if (begin == std::string::npos) return {};
-    const std::string rest = reason.substr(begin + std::string("go on from ").size());
+    const std::string rest = reason.substr(begin + std::string("resume from ").size());
     return checkpoints() / rest.substr(0, rest.find(' '));
   }
 
@@ -81,8 +82,9 @@ TEST_F(DivergenceTest, TheLastGoodCheckpointStaysAndTheFailureNamesIt) {
   const std::filesystem::path good = advised(reason);
   ASSERT_TRUE(std::filesystem::exists(good / "manifest.json")) << reason;
   EXPECT_EQ(evaluate(good), 0) << content_of(folder() / "evaluate-err");
-  // No checkpoint of a step that was skipped: after the one advised there is that of the fatal
-  // step.
+  // No checkpoint of a skipped step: only that of the fatal step is newer than the advised one. A
+  // slow disk may not commit it within the skipped steps.
+  if (newest_step() == 30) return;
   EXPECT_THAT(reason, HasSubstr(std::to_string(newest_step()) + ")"))
       << "the only one to move away";
 
