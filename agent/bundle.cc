@@ -49,7 +49,7 @@ Status write_starter(const fs::path& to) {
   TRAINYARD_TRY(write_file_atomic(to, starter_bytes()));
   std::error_code error;
   fs::permissions(to, fs::perms(0755), error);
-  if (error) return io_error("let everybody run " + to.string(), error.value());
+  if (error) return io_error("make " + to.string() + " executable", error.value());
   return {};
 }
 
@@ -60,7 +60,7 @@ Status install_bundle(const fs::path& folder) {
   ::dl_iterate_phdr(note_object, &loaded);
   if (loaded.loader.empty()) {
     return Error{ErrorCode::kInvalidConfig,
-                 "install: this program has no loader to take along, wanted one that is linked "
+                 "install: found a program without a loader to copy, wanted one that is linked "
                  "dynamically and started directly"};
   }
   TRAINYARD_TRY(make_directories(folder / kBundleLibraries));

@@ -94,8 +94,8 @@ class EventLoop {
     }
     if (count_gpu_files() > 0) {
       logger_.warning(
-          "GPUs are not watched: neither metrics nor the driver's errors are told; the "
-          "container wants NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+          "GPUs are not watched: neither their metrics nor the driver's errors are reported; the "
+          "container needs NVIDIA_DRIVER_CAPABILITIES=compute,utility",
           {{"error", watch.error().message}});
     }
     return nullptr;

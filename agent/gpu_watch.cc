@@ -78,7 +78,7 @@ constexpr XidMeaning kMeanings[] = {
     {13, "a kernel accessed memory that it may not, or failed otherwise", false},
     {31, "a kernel accessed memory that is not mapped", false},
     {43, "the program's work was stopped after an error of its own", false},
-    {45, "the program's work was ended, mostly because the program has ended", false},
+    {45, "the program's work was stopped, usually because the program has ended", false},
     {48, "an error of memory that could not be corrected", true},
     {61, "an error of the GPU's internal controller", true},
     {62, "the GPU's internal controller has halted", true},

@@ -18,16 +18,17 @@
 namespace {
 
 constexpr char kHelp[] =
-    R"(The first process of a TrainingJob's pod: starts the ranks of its node, watches them, reports to
-the control plane and carries out what that decides. `trainyard run` and the operator start it.
-Usage: trainyard-agent                        the ranks of the built-in engine (trainyard-worker)
-       trainyard-agent -- COMMAND [ARG]...    a program of your own, once a rank
-       trainyard-agent install FOLDER         copy what pods of other images need to FOLDER
+    R"(The agent is the first process of a TrainingJob's pod. It starts the ranks of its node,
+watches them, reports to the control plane and carries out the control plane's decisions.
+`trainyard run` and the operator start the agent.
+Usage: trainyard-agent                        run the built-in engine's ranks (trainyard-worker)
+       trainyard-agent -- COMMAND [ARG]...    run your own program, once per rank
+       trainyard-agent install FOLDER         copy the agent and its libraries to FOLDER
        trainyard-agent --help | --version
 
-What it works for it is told by its environment, which the control plane sets. What it says goes to
-standard error, a JSON object a line. Exit codes: 0 done, 64 a bad setting, 65 bad data, 75 to be
-tried again, 143 stopped.
+The control plane configures the agent through environment variables. The agent logs to standard
+error, one JSON object per line. Exit codes: 0 done, 64 a bad setting, 65 bad data, 75 try again,
+143 stopped.
 )";
 
 /// `trainyard-agent install FOLDER`: the work of a pod's init container.

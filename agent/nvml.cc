@@ -172,7 +172,7 @@ Result<std::unique_ptr<Nvml>> Nvml::open(std::span<const std::string> libraries)
   if (library->handle == nullptr) return unavailable(why);
   if (const char* missing = library->resolve()) {
     return unavailable(std::string("libnvidia-ml.so.1 has no ") + missing +
-                       ": a newer driver is wanted");
+                       ": a newer driver is needed");
   }
   TRAINYARD_TRY(library->find_devices());
   return std::unique_ptr<Nvml>(new Nvml(std::move(library)));

@@ -41,8 +41,8 @@ struct RankEnd {
 
 /// What is said of a rank whose end was out_of_memory.
 inline constexpr char kOutOfMemory[] =
-    "killed by the kernel for want of memory; use smaller micro-batches, fewer ranks here or more "
-    "memory";
+    "killed by the kernel because memory ran out; use smaller micro-batches, fewer ranks here or "
+    "more memory";
 
 /// The rank processes of a node, as the supervisor handles them; the one seam between its logic
 /// and the operating system. Ranks are named by their place on the node (local rank).

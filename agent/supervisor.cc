@@ -129,7 +129,7 @@ void Supervisor::obey(const ToAgent& message) {
   const bool for_another = !fence.pod_uid().empty() && fence.pod_uid() != options_.pod_uid;
   if (for_another || fence.term() < highest_term_ || fence.generation() < generation()) {
     logger_.warning(
-        "refusing a decision of the past",
+        "refusing a decision that is outdated or for another pod",
         {{"term", fence.term()}, {"generation", fence.generation()}, {"pod_uid", fence.pod_uid()}});
     return;
   }
@@ -275,7 +275,7 @@ void Supervisor::on_rank_line(int local_rank, const std::string& line) {
   }
   // Types we do not know come from newer ranks; what is malformed is worth a line.
   if (!fault.empty())
-    logger_.warning("rank sent nonsense", {{"rank", rank.rank}, {"error", fault}});
+    logger_.warning("rank sent an invalid message", {{"rank", rank.rank}, {"error", fault}});
 }
 
 void Supervisor::on_rank_end(int local_rank, RankEnd end) {

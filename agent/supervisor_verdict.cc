@@ -163,7 +163,8 @@ AgentExit Supervisor::verdict_of_rank(const Rank& rank) const {
         end.signal == 0 && (exit.exit_code == kExitDone || exit.exit_code == kExitCannotExecute ||
                             exit.exit_code == kExitNotFound);
     if (unusable) {
-      exit.message = options_.worker.string() + " is no worker that can run here: it ended with " +
+      exit.message = options_.worker.string() +
+                     " is not a worker that can run here: it ended with " +
                      std::to_string(exit.exit_code) + " before its first message" +
                      (exit.message.empty() ? "" : ": " + exit.message);
       exit.exit_code = contract::kExitBadConfig;

@@ -16,28 +16,31 @@ namespace trainyard::cli {
 namespace {
 
 constexpr char kCommFooter[] =
-    R"(Starts one process a rank on this machine (local: threads of one), lets them run one collective
-after another, the worlds in turns, and prints the median over the rounds of the slowest rank:
+    R"(Starts one process per rank on this machine (with local, one thread per rank). Runs one
+collective after another and alternates between the transports. Prints the times of the slowest
+rank, as medians over the rounds, and two bandwidths:
   algbw = S / p50
   busbw = algbw x 2(P-1)/P   all_reduce
           algbw x (P-1)/P    reduce_scatter, all_gather, all_to_all, scatter, gather
           algbw              broadcast, reduce, point_to_point
-S is the whole buffer (all parts together; for all_to_all what one rank sends). `wire` are payload
-bytes counted over all ranks, `formula` is what they must be; `wrong` are elements that differ from a
-reference, and before point_to_point receives that nobody answers and that neither patience nor
-cancel() ended. Iterations of broadcast, reduce, scatter and gather are kept apart by a barrier that is
-not timed. `raw` is a bare socket pair doing the same additions, `gloo` PyTorch's; raw/this and
-gloo/this are their times over this one: above 1 this is faster. Two such pairs are measured, one whose
-send buffer is the kernel's and one that bounds it as the engine does; the row is the faster one's at
-that size, and says which.
+S is the size of the whole buffer, all parts together. For all_to_all it is the size of what one
+rank sends. `wire` counts the payload bytes of all ranks, and `formula` is the expected number.
+`wrong` counts elements that differ from a reference. For point_to_point, it also counts unanswered
+receives that neither a timeout nor cancel() ended. An untimed barrier separates iterations of
+broadcast, reduce, scatter and gather.
+
+`raw` is a bare socket pair that does the same additions, and `gloo` is PyTorch's backend. raw/this
+and gloo/this are their times divided by the time of the row: above 1, the row is faster. `raw`
+measures two pairs, one with the kernel's send buffer and one with the engine's bounded send buffer.
+The row names and shows the pair that is faster at that size.
 
 Examples:
   trainyard bench comm
   trainyard bench comm --ops all --transports local,shm,tcp --ranks 3 --max-bytes 1M --rounds 3
   trainyard bench comm --dtype I64 --max-bytes 128M --raw --peer-python /usr/bin/python3 -o json
 
-Exit codes: 0 every result right and every byte as the formula says; 64 wrong usage; 70 a wrong
-result, a wrong count of bytes, or a rank that fails; 75 a rank that cannot be started or is silent.)";
+Exit codes: 0 all results and byte counts are right; 64 wrong usage; 70 a wrong result, a wrong byte
+count, or a failed rank; 75 a rank cannot start or does not answer.)";
 
 struct CommOptions {
   bench::CommBenchOptions bench;
@@ -198,7 +201,7 @@ Status run_comm(CommOptions& options, CommandContext& context) {
                    }));
   if (as_text) {
     context.out << result.rows.size() << " rows, " << result.faulty
-                << " with wrong results or bytes; GB/s are 1e9 bytes a second\n";
+                << " with wrong results or bytes; 1 GB/s is 1e9 bytes per second\n";
     if (!result.peer_note.empty()) context.out << result.peer_note << "\n";
   } else {
     print_json(result, context.out);
@@ -215,11 +218,11 @@ void add_comm_options(const Command& command, CommOptions& options) {
       .separated_by(',')
       .one_of(ops)
       .show_default();
-  command.option("--transports", bench.worlds, "Of local, shm, tcp")
+  command.option("--transports", bench.worlds, "Transports: local, shm, tcp")
       .separated_by(',')
       .one_of({"local", "shm", "tcp"})
       .show_default();
-  command.option("--ranks", bench.ranks, "Processes").between(1, 64).show_default();
+  command.option("--ranks", bench.ranks, "Number of processes").between(1, 64).show_default();
   command.option("--min-bytes", bench.min_bytes, "Smallest buffer (suffixes K, M, G)")
       .with_suffixes()
       .between(1, int64_t{1} << 34)
@@ -228,26 +231,31 @@ void add_comm_options(const Command& command, CommOptions& options) {
       .with_suffixes()
       .between(1, int64_t{1} << 34)
       .show_default();
-  command.option("--factor", bench.factor, "From one size to the next")
+  command.option("--factor", bench.factor, "Factor from one size to the next")
       .between(2, 1024)
       .show_default();
-  command.option("--dtype", options.dtype, "F32, BF16, F16, F64, I8, U8, U16, I32, U32, I64")
+  command.option("--dtype", options.dtype, "Type of the elements")
       .one_of({"F32", "BF16", "F16", "F64", "I8", "U8", "U16", "I32", "U32", "I64"})
       .show_default();
-  command.option("--reduce", options.reduce, "sum, min, max, prod or lor")
+  command.option("--reduce", options.reduce, "Reduction operation")
       .one_of({"sum", "min", "max", "prod", "lor"})
       .show_default();
-  command.option("--ring-order", bench.ring, "Ranks in the order of the rings")
+  command.option("--ring-order", bench.ring, "Order of the ranks in the rings")
       .separated_by(',')
       .between(0, 63);
-  command.option("--rounds", bench.rounds, "Turns of all worlds; figures are their medians")
+  command
+      .option("--rounds", bench.rounds,
+              "Rounds over all transports; the figures are medians of the rounds")
       .between(1, 1000)
       .show_default();
-  command.option("--iterations", bench.iterations, "Calls a round; 0: by the size")
+  command
+      .option("--iterations", bench.iterations,
+              "Calls per round; 0: chosen by the size of the buffer")
       .between(0, 1'000'000)
       .show_default();
-  command.flag("--raw", bench.raw, "Also bare socket pairs doing the same additions");
-  command.option("--peer-python", bench.peer_python, "A Python with torch: also PyTorch's gloo");
+  command.flag("--raw", bench.raw, "Also measure bare socket pairs that do the same additions");
+  command.option("--peer-python", bench.peer_python,
+                 "Python interpreter with torch; also measure PyTorch's gloo");
   command.output(options.output);
   command.footer(kCommFooter);
 }
@@ -257,7 +265,7 @@ void register_member(const Command& bench, CommandContext& context) {
   const Command member = bench.command("comm-member", "One rank of `bench comm`.");
   member.hide();
   auto arguments = std::make_shared<std::vector<std::string>>();
-  member.option("role", *arguments, "What it does, where and for whom").words(4);
+  member.option("role", *arguments, "Role of the member, in four words").words(4);
   member.runs([arguments, &context] {
     const auto role = bench::decode_role(*arguments);
     finish(role ? bench::run_member(*role, std::cin, std::cout) : Status(role.error()),
@@ -268,9 +276,9 @@ void register_member(const Command& bench, CommandContext& context) {
 }  // namespace
 
 void register_bench(const Command& app, CommandContext& context) {
-  const Command bench = app.command("bench", "Measures this machine and this build.");
+  const Command bench = app.command("bench", "Runs benchmarks of this build on this machine.");
   bench.require_command();
-  const Command comm = bench.command("comm", "Latency and bandwidth of collectives.");
+  const Command comm = bench.command("comm", "Measures the latency and bandwidth of collectives.");
   auto options = std::make_shared<CommOptions>();
   add_comm_options(comm, *options);
   comm.runs([options, &context] {

@@ -14,7 +14,7 @@ namespace trainyard::cli {
 namespace {
 
 constexpr int64_t kMaxJobBytes = 1 << 20;
-constexpr char kWanted[] = "that of a checkpoint, of a job's checkpoints or of a run";
+constexpr char kWanted[] = "the directory of a checkpoint, of a job's checkpoints or of a run";
 
 /// Whether the checkpoints at `root` are of the job that `file` says, where both can be read.
 Status check_job_at(const std::filesystem::path& root, const std::filesystem::path& file,
@@ -78,7 +78,7 @@ Result<std::unique_ptr<checkpoint::CheckpointReader>> read_checkpoint(
 }
 
 void PassedOver::tell(const std::string& note) {
-  if (told_.insert(note).second) err_ << "passed over " << printable(note) << '\n';
+  if (told_.insert(note).second) err_ << "skipped " << printable(note) << '\n';
 }
 
 }  // namespace trainyard::cli

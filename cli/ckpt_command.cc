@@ -28,16 +28,16 @@ constexpr char kFooter[] = R"(Examples:
   trainyard ckpt diff runs/a runs/b
   trainyard ckpt prune --keep-last 2 runs/gpt2
 
-A path is a checkpoint's own directory, a job's checkpoint directory or the directory of a
-`trainyard run`. Of the last two `show`, `hash` and `diff` take the newest good one: what they pass
-over they say on standard error. `show` without --hash goes by the manifest and the size of every
-shard, what reads tensors finds flipped bits in them as well. A damaged checkpoint that is named
-itself is an error.
+PATH is the directory of one checkpoint, a job's checkpoint directory or a run directory. If PATH is
+one checkpoint, damage in it is an error. Otherwise `show`, `hash` and `diff` read the newest good
+checkpoint and list skipped checkpoints on standard error. `show` checks the manifest and the size
+of every shard. `show --hash`, `hash` and `diff` read the tensors, so they also find flipped bits.
 
-`ls` looks at manifests and at the size of every shard; with --verify it reads every byte, as
-`verify` does, and then "current" means good.
+`ls` checks manifests and the size of every shard. With --verify, it reads every byte, as `verify`
+does. The state "current" then also means that the checkpoint is undamaged.
 
-Exit codes: 0 done; 1 `diff` found a difference; 65 a checkpoint is damaged or there is none; 75 input or output failed.)";
+Exit codes: 0 done; 1 `diff` found a difference; 65 a checkpoint is damaged or missing; 75 input or
+output failed.)";
 
 constexpr int kIndent = 2;
 constexpr char kDamaged[] = "damaged";
@@ -91,11 +91,12 @@ std::optional<Listed> listed_committed(ckpt::FileSystem& files, const std::files
     return Listed{id, "foreign", own.error().message, false, manifest};
   }
   if (!records.contains(id.generation)) {
-    return Listed{id, "unrecorded",
-                  "found no readable " + std::string(ckpt::kLineageDirectory) + "/" +
-                      std::to_string(id.generation) +
-                      ".json; restore it from a copy, or the run does not use this checkpoint",
-                  false, manifest};
+    return Listed{
+        id, "unrecorded",
+        "found no readable " + std::string(ckpt::kLineageDirectory) + "/" +
+            std::to_string(id.generation) +
+            ".json; restore it from a copy, otherwise the run does not use this checkpoint",
+        false, manifest};
   }
   return Listed{id, lineage.accepts(id) ? "current" : "superseded", "", false, manifest};
 }
@@ -183,7 +184,7 @@ Status damage_of(const std::vector<Listed>& listed, const std::filesystem::path&
   return Error{unread ? ErrorCode::kIo : ErrorCode::kInvalidData,
                root.string() + ": " + std::to_string(damaged) + " of " +
                    std::to_string(listed.size()) +
-                   (unread ? " damaged or not to be read: " : " damaged: ") + names};
+                   (unread ? " damaged or unreadable: " : " damaged: ") + names};
 }
 
 Status run_ls(const CkptOptions& options, CommandContext& context) {
@@ -196,7 +197,7 @@ Status run_ls(const CkptOptions& options, CommandContext& context) {
     return Error{ErrorCode::kNotFound,
                  root.string() +
                      ": no checkpoint here; name a run directory (runs/NAME) or a checkpoint "
-                     "directory, which the summary of a run names"};
+                     "directory (the summary of a run prints it)"};
   }
   if (options.output == "json") {
     context.out << listed_as_json(listed) << '\n';
@@ -430,7 +431,8 @@ Status run_verify(const CkptOptions& options, CommandContext& context) {
     results.push_back(std::move(verified));
   }
   if (results.empty()) {
-    return Error{ErrorCode::kNotFound, options.path + ": its checkpoints were removed meanwhile"};
+    return Error{ErrorCode::kNotFound,
+                 options.path + ": its checkpoints were removed during the check"};
   }
   for (const Verified& verified : results) {
     if (!verified.damages.empty()) context.exit_code = contract::kExitBadData;
@@ -455,10 +457,10 @@ void add_command(const Command& parent, CommandContext& context, const char* nam
     command.output(options->output);
   }
   if (run == run_ls) {
-    command.flag("--verify", options->verify, "Read every byte: find flipped bits as well");
+    command.flag("--verify", options->verify, "Read every byte, to find flipped bits as well");
   }
   if (run == run_show) {
-    command.flag("--hash", options->hash, "Compute the state hash as well (reads everything)");
+    command.flag("--hash", options->hash, "Also compute the state hash (reads every byte)");
   }
   command.runs(
       [options, run, &context] { finish(run(*options, context), "trainyard ckpt", context); });
@@ -471,17 +473,18 @@ void register_ckpt(const Command& app, CommandContext& context) {
       app.command("ckpt", "Lists, shows, verifies, compares and removes checkpoints.");
   command.require_command();
   command.footer(kFooter);
-  constexpr char kJobPath[] = "A job's checkpoint directory, or a run directory";
+  constexpr char kJobPath[] = "A job's checkpoint or run directory";
   constexpr char kEitherPath[] =
-      "A checkpoint, or a job's checkpoint or run directory (the newest good one)";
-  constexpr char kAllPath[] = "A checkpoint, or a job's checkpoint or run directory (all of them)";
+      "A checkpoint, or a job's checkpoint or run directory (its newest good checkpoint)";
+  constexpr char kAllPath[] =
+      "A checkpoint, or a job's checkpoint or run directory (all its checkpoints)";
   add_command(command, context, "ls", "Lists checkpoints.", kJobPath, true, run_ls);
-  add_command(command, context, "show", "Shows what a checkpoint holds.", kEitherPath, true,
+  add_command(command, context, "show", "Shows the contents of a checkpoint.", kEitherPath, true,
               run_show);
   add_command(command, context, "hash", "Prints a checkpoint's state hash.", kEitherPath, true,
               run_hash);
-  add_command(command, context, "verify", "Reads every byte and names what is damaged.", kAllPath,
-              true, run_verify);
+  add_command(command, context, "verify", "Reads every byte and reports damage.", kAllPath, true,
+              run_verify);
   register_ckpt_diff(command, context);
   register_ckpt_prune(command, context);
 }

@@ -17,14 +17,14 @@ namespace ckpt = checkpoint;
 using Outcome = ckpt::TensorComparison::Outcome;
 
 constexpr char kFooter[] =
-    R"(Compares parameters, moments and scalars. Which ranks wrote what, which generation it was and the
-configuration do not matter to the result; another configuration is mentioned.
+    R"(Compares parameters, moments and scalars. Ranks, generation and configuration do not affect
+the result. If the configurations differ, the output says so.
 
 Examples:
   trainyard ckpt diff runs/a/pvc/ckpt runs/b/pvc/ckpt
   trainyard ckpt diff -o json runs/a/pvc/ckpt/g1-step-0000000100 runs/a/pvc/ckpt/latest
 
-Exit codes: 0 the same state; 1 different; 65 a checkpoint is damaged or there is none; 75 input or
+Exit codes: 0 equal states; 1 different states; 65 a checkpoint is damaged or missing; 75 input or
 output failed.)";
 
 constexpr int kIndent = 2;
@@ -208,7 +208,8 @@ void register_ckpt_diff(const Command& parent, CommandContext& context) {
   const Command command = parent.command("diff", "Compares two checkpoints tensor by tensor.");
   command.footer(kFooter);
   auto options = std::make_shared<DiffOptions>();
-  constexpr char kPath[] = "A checkpoint, or a job's checkpoint or run directory (newest good one)";
+  constexpr char kPath[] =
+      "A checkpoint, or a job's checkpoint or run directory (its newest good checkpoint)";
   command.option("A", options->a, kPath).required();
   command.option("B", options->b, kPath).required();
   command.output(options->output);

@@ -19,22 +19,25 @@ namespace {
 namespace ckpt = checkpoint;
 
 constexpr char kFooter[] =
-    R"(Without --yes nothing is removed, only told. The newest --keep-last checkpoints that verify byte for
-byte stay, so that a damaged one never counts, and so does every one whose step is a multiple of
---keep-every. Left alone is what was found damaged on the way to those, what the newest generation
-has not finished, and what is of another branch. The rest goes: older checkpoints, which are not
-read for it, and what older generations have not finished. While one that would count cannot be
-read for another reason than damage (permissions, an I/O error), nothing is removed.
+    R"(Without --yes, `prune` only lists checkpoints. It keeps the --keep-last newest good
+checkpoints. It reads each of them in full, so that a damaged checkpoint does not count. It also
+keeps the checkpoint of the best model, and every checkpoint whose step is a multiple of
+--keep-every. It does not touch checkpoints that it finds damaged, unfinished checkpoints of the
+newest generation, or checkpoints of other branches or jobs. It removes all others: older
+checkpoints, which it does not read, and unfinished checkpoints of older generations. If `prune`
+cannot read a checkpoint that it may have to keep, for a reason other than damage (permissions, an
+I/O error), it removes nothing.
 
-A running job cleans up after itself (checkpointPolicy.keepLast): below the directory of a
-`trainyard run` its lock is taken first, elsewhere --stopped must say that no job writes here.
+A running job removes its old checkpoints itself (checkpointPolicy.keepLast). With --yes, `prune`
+first locks the run directory above PATH. If there is no run directory above PATH, pass --stopped to
+confirm that no job writes to PATH.
 
 Examples:
   trainyard ckpt prune --keep-last 2 runs/gpt2
   trainyard ckpt prune --keep-last 1 --keep-every 1000 --yes runs/gpt2/pvc/ckpt/gpt2
 
-Exit codes: 0 done; 64 no run directory above and no --stopped; 65 there is no good checkpoint; 75
-the job runs, a checkpoint cannot be read, or input or output failed.)";
+Exit codes: 0 done; 64 no run directory above PATH and no --stopped; 65 no good checkpoint; 75 the
+job is running, a checkpoint cannot be read, or input or output failed.)";
 
 constexpr int kIndent = 2;
 // RUN/pvc/CLAIM/PATH, where PATH may have several parts.
@@ -102,7 +105,7 @@ void print_plan(const PruneOptions& options, const ckpt::PrunePlan& plan, const 
     out << "left alone " << printable(line) << '\n';
   out << pruned.removed.size() << (pruned.removed.size() == 1 ? " checkpoint, " : " checkpoints, ")
       << pruned.bytes << " bytes"
-      << (options.yes ? " removed\n" : " would be removed; --yes does it\n");
+      << (options.yes ? " removed\n" : " would be removed; --yes removes them\n");
 }
 
 std::string plan_as_json(const PruneOptions& options, const ckpt::PrunePlan& plan,
@@ -142,8 +145,8 @@ Result<std::optional<DirectoryLock>> keep_stopped(const PruneOptions& options) {
   if (options.stopped) return std::optional<DirectoryLock>();
   return Error{ErrorCode::kInvalidConfig,
                options.path +
-                   ": no directory of a `trainyard run` above it, so nothing tells "
-                   "whether its job runs; make sure that it does not and pass --stopped"};
+                   ": it is not below the directory of a `trainyard run`, so it is unknown whether "
+                   "its job runs; make sure that it does not and pass --stopped"};
 }
 
 Status run_prune(const PruneOptions& options, CommandContext& context) {
@@ -182,23 +185,21 @@ Status run_prune(const PruneOptions& options, CommandContext& context) {
 }  // namespace
 
 void register_ckpt_prune(const Command& parent, CommandContext& context) {
-  const Command command =
-      parent.command("prune", "Removes old checkpoints of a job that does not run.");
+  const Command command = parent.command("prune", "Removes old checkpoints of a stopped job.");
   command.footer(kFooter);
   auto options = std::make_shared<PruneOptions>();
-  command.option("PATH", options->path, "A job's checkpoint directory, or a run directory")
-      .required();
-  command.option("--keep-last", options->keep_last, "How many of the newest good ones stay")
+  command.option("PATH", options->path, "A job's checkpoint or run directory").required();
+  command.option("--keep-last", options->keep_last, "Number of newest good checkpoints to keep")
       .between(1, 1'000'000)
       .show_default();
   command
       .option("--keep-every", options->keep_every,
-              "Also every one whose step is a multiple of this; 0: none")
+              "Also keep checkpoints whose step is a multiple of this number; 0: none")
       .between(0, 1'000'000'000'000)
       .show_default();
-  command.flag("--yes", options->yes, "Remove, instead of telling what would be removed");
+  command.flag("--yes", options->yes, "Remove checkpoints instead of only listing them");
   command.flag("--stopped", options->stopped,
-               "No job writes here (where no run directory lies above)");
+               "Confirm that no job writes to PATH (needed if no run directory is above PATH)");
   command.output(options->output);
   command.runs(
       [options, &context] { finish(run_prune(*options, context), "trainyard ckpt", context); });

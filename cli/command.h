@@ -59,7 +59,7 @@ class Command {
   Option flag(const std::string& name, int64_t& value, int64_t given,
               const std::string& help) const;
   /// Adds `-o, --output` with "text" or "json"; the default is what `output` holds.
-  void output(std::string& output, const std::string& help = "How results are printed") const;
+  void output(std::string& output, const std::string& help = "Output format") const;
   void footer(const std::string& text) const;
   /// Leaves it out of its parent's help.
   void hide() const;

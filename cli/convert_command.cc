@@ -31,12 +31,12 @@ constexpr char kFooter[] = R"(Examples:
   trainyard convert ds_config.json --ranks 8 --preset gpt2-355m --tokens data/train > job.yaml
 
 Reads train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps, optimizer,
-scheduler, fp16, bf16, zero_optimization and gradient_clipping. Comments (# and //) and trailing
-commas are accepted. What is not taken over is listed on standard error; the manifest goes to
-standard output.
+scheduler, fp16, bf16, zero_optimization and gradient_clipping. Accepts comments (# and //) and
+trailing commas. Prints the manifest. Each line "note: ..." on standard error names a setting that
+`convert` leaves out or computes, or that the engine treats differently.
 
-Exit codes: 0 converted; 64 a value that no manifest can say, or sizes that do not multiply; 65 no
-JSON; 75 input or output failed.)";
+Exit codes: 0 converted; 64 a value that a manifest cannot express, or contradictory batch sizes;
+65 the file is not JSON; 75 input or output failed.)";
 
 constexpr int64_t kMaxBytes = 1 << 20;
 constexpr int kDepthMax = 32;
@@ -99,8 +99,8 @@ class Converter {
     if (arguments_.steps > 0) steps_ = arguments_.steps;
     if (steps_ == 0)
       faults_.push_back(
-          "--steps: found nothing, wanted a number, as no scheduler.params.total_num_steps says "
-          "it");
+          "--steps: found nothing, wanted a number, because scheduler.params.total_num_steps gives "
+          "none");
     return faults_.empty() ? text() : "";
   }
 
@@ -186,8 +186,8 @@ class Converter {
     const int64_t one = micro * accumulated;
     if (ranks_ == 0 && all > 0 && all % one == 0) {
       ranks_ = all / one;
-      notes_.push_back("the number of ranks: taken as " + std::to_string(ranks_) +
-                       ", by the sizes; --ranks says another");
+      notes_.push_back("number of ranks: computed as " + std::to_string(ranks_) +
+                       " from the batch sizes; --ranks sets another number");
     }
     if (ranks_ == 0) ranks_ = 1;
     if (all == 0) all = one * ranks_;
@@ -221,11 +221,12 @@ class Converter {
     take(params, "eps", path, [&](double epsilon) { epsilon_ = epsilon; });
     take(params, "weight_decay", path, [&](double decay) { decay_ = decay; });
     if (coupled && decay_.value_or(0) != 0)
-      faults_.push_back(
-          path +
-          ".adam_w_mode: found false with a weight_decay, wanted true: here decay is decoupled");
+      faults_.push_back(path +
+                        ".adam_w_mode: found false with a weight_decay, wanted true: the engine "
+                        "decouples weight decay");
     if (decay_.value_or(0) != 0)
-      notes_.push_back(path + ".weight_decay: of matrices alone here, not of biases and norms");
+      notes_.push_back(path +
+                       ".weight_decay: the engine decays only matrices, not biases and norms");
     if (!params.contains("betas")) return;
     seen_.insert(path + ".betas");
     const Json& betas = params["betas"];
@@ -266,7 +267,7 @@ class Converter {
     take(params, "cos_min_ratio", path, [&](double ratio) { ratio_ = ratio; });
     for (const char* from : {"warmup_min_lr", "warmup_min_ratio"}) {
       take(params, from, path, [&](double least) {
-        if (least != 0) notes_.push_back(path + "." + from + ": warm-up begins at 0 here");
+        if (least != 0) notes_.push_back(path + "." + from + ": the engine's warm-up starts at 0");
       });
     }
     const std::string shape = word(params, "warmup_type", path);
@@ -274,10 +275,11 @@ class Converter {
     if (shape == "cosine") {
       schedule_ = "Cosine";
       notes_.push_back(path +
-                       ".warmup_type: cosine: warm-up is linear here, and the fall a cosine");
+                       ".warmup_type: cosine: the engine's warm-up is linear; after it the rate "
+                       "falls as a cosine");
     } else if (log_by_default || (!shape.empty() && shape != "linear")) {
       notes_.push_back(path + ".warmup_type: " + (shape.empty() ? "log (its default)" : shape) +
-                       ": warm-up is linear here");
+                       ": the engine's warm-up is linear");
     }
     steps_ = horizon_;
   }
@@ -287,7 +289,9 @@ class Converter {
     const Json& brain = section(root_, "bf16", "");
     const bool fp16 = truth(half, "enabled", "fp16");
     const bool bf16 = truth(brain, "enabled", "bf16");
-    if (fp16 && bf16) faults_.push_back("bf16.enabled: found true beside fp16.enabled, wanted one");
+    if (fp16 && bf16)
+      faults_.push_back(
+          "bf16.enabled: found true together with fp16.enabled, wanted only one of them");
     if (bf16) compute_ = "BF16";
     if (!fp16) {
       for (const auto& [key, value] : half.items())
@@ -302,7 +306,8 @@ class Converter {
                               "min_loss_scale", "auto_cast"}) {
       if (!half.contains(tuned)) continue;
       seen_.insert(std::string("fp16.") + tuned);
-      notes_.push_back(std::string("fp16.") + tuned + ": a dynamic scale has no such choice here");
+      notes_.push_back(std::string("fp16.") + tuned +
+                       ": the engine has no such setting for its dynamic loss scale");
     }
   }
 
@@ -338,7 +343,7 @@ class Converter {
           key == "allgather_partitions" || key == "round_robin_gradients" ||
           key == "sub_group_size" || key == "load_from_fp32_weights") {
         seen_.insert(joined(path, key));
-        notes_.push_back(joined(path, key) + ": chosen by the engine here");
+        notes_.push_back(joined(path, key) + ": the engine chooses this itself");
       }
     }
   }
@@ -347,7 +352,7 @@ class Converter {
     for (const auto& [key, value] : object.items()) {
       const std::string name = joined(path, key);
       if (!seen_.contains(name))
-        notes_.push_back(name + ": not known, and left out");
+        notes_.push_back(name + ": unknown key, left out");
       else if (value.is_object())
         list_unseen(value, name);
     }
@@ -431,7 +436,7 @@ Status run_convert(const ConvertArguments& arguments, CommandContext& context) {
   if (!parsed) return parsed.error().with_context(arguments.file);
   const Json& root = *parsed;
   if (!root.is_object())
-    return Error{ErrorCode::kInvalidData, arguments.file + ": found no object, wanted one"};
+    return Error{ErrorCode::kInvalidData, arguments.file + ": found no JSON object, wanted one"};
   Converter converter(arguments, root);
   api::ModelSpec shape;
   if (!api::apply_preset(arguments.preset, shape)) {
@@ -446,10 +451,10 @@ Status run_convert(const ConvertArguments& arguments, CommandContext& context) {
   }
   if (!readable)
     return Error{ErrorCode::kInvalidConfig,
-                 "--tokens: found bytes that are no UTF-8, wanted a path"};
+                 "--tokens: found bytes that are not UTF-8, wanted a path in UTF-8"};
   const std::string manifest = converter.manifest();
   for (const std::string& note : converter.notes())
-    context.err << "not taken over: " << printable(note) << '\n';
+    context.err << "note: " << printable(note) << '\n';
   if (!converter.faults().empty()) {
     std::string all;
     for (const std::string& fault : converter.faults())
@@ -472,17 +477,21 @@ Status run_convert(const ConvertArguments& arguments, CommandContext& context) {
 }  // namespace
 
 void register_convert(const Command& app, CommandContext& context) {
-  const Command command = app.command("convert", "Makes a manifest of a DeepSpeed configuration.");
+  const Command command =
+      app.command("convert", "Converts a DeepSpeed configuration to a manifest.");
   auto arguments = std::make_shared<ConvertArguments>();
-  command.option("FILE", arguments->file, "A DeepSpeed configuration, JSON").required();
+  command.option("FILE", arguments->file, "DeepSpeed configuration in JSON").required();
   command
-      .option("--ranks", arguments->ranks, "Ranks that it was written for (default: by its sizes)")
+      .option("--ranks", arguments->ranks,
+              "Number of ranks that FILE was written for (default: computed from its batch sizes)")
       .between(1, 65535);
-  command.option("--steps", arguments->steps, "Steps (default: the scheduler's total_num_steps)")
+  command
+      .option("--steps", arguments->steps,
+              "Number of steps (default: the scheduler's total_num_steps)")
       .between(1, int64_t{1} << 40);
-  command.option("--preset", arguments->preset, "The model, which such a file does not say")
+  command.option("--preset", arguments->preset, "Model preset (FILE does not name one)")
       .show_default();
-  command.option("--tokens", arguments->tokens, "Token shards, which such a file does not say")
+  command.option("--tokens", arguments->tokens, "Token shards (FILE does not name any)")
       .show_default();
   command.footer(kFooter);
   command.runs([arguments, &context] {

@@ -37,14 +37,14 @@ constexpr char kFooter[] = R"(Examples:
   trainyard data verify speeches/train
   trainyard data order speeches/train --sequence-length 1024 --ranks 8,6,7
 
-A data set holds one folder of token shards for each split; engine.data names those folders.
+A data set contains one folder of token shards per split; engine.data names these folders.
 
-A data set that is there already, made from the same files and options, is left as it is; one from
-others is replaced only with --force.
+`prepare` keeps an existing data set that was made from the same files with the same options. It
+replaces a different data set only with --force. A text belongs to one split: `prepare` rejects
+identical files in different splits.
 
-A text belongs to one split. Files of different splits with the same bytes are refused.
-
-Exit codes: 0 done; 64 a wrong option, or something else lies at --out; 65 data is damaged or missing; 70 not each sample of an epoch was visited once; 75 input or output failed.)";
+Exit codes: 0 done; 64 wrong usage, or --out contains something else; 65 data is damaged or missing;
+70 an epoch did not visit each sample exactly once; 75 input or output failed.)";
 
 constexpr int kIndent = 2;
 constexpr size_t kNamesShown = 10;
@@ -88,8 +88,8 @@ void print_groups(const char* what, const std::vector<data::PassedOver>& groups,
 Status print_unread_tokenizers(const fs::path& tokenizer, std::ostream& out) {
   TRAINYARD_ASSIGN(const data::TokenizerFiles files, data::find_tokenizer(tokenizer));
   for (const fs::path& unread : files.unread) {
-    out << "tokenizer: " << printable(files.vocabulary.string()) << " counts, "
-        << printable(unread.filename().string()) << " beside it is not read\n";
+    out << "tokenizer: " << printable(files.vocabulary.string()) << " is used, "
+        << printable(unread.filename().string()) << " next to it is not read\n";
   }
   return {};
 }
@@ -172,7 +172,7 @@ Status run_prepare(const PrepareArguments& arguments, CommandContext& context) {
     return {};
   }
   if (outcome->unchanged) {
-    context.out << arguments.out << ": unchanged, made from the same files and options\n";
+    context.out << arguments.out << ": unchanged, prepared from the same files and options\n";
   } else {
     context.out << arguments.out << ": " << with_commas(bytes) << " bytes of text in "
                 << outcome->manifest.recipe.sources.size() << " files, tokenizer "
@@ -181,7 +181,7 @@ Status run_prepare(const PrepareArguments& arguments, CommandContext& context) {
   }
   TRAINYARD_TRY(print_unread_tokenizers(arguments.tokenizer, context.out));
   print_groups("warning: ", outcome->remarks, context.out);
-  print_groups("passed over: ", outcome->manifest.passed_over, context.out);
+  print_groups("skipped: ", outcome->manifest.passed_over, context.out);
   print_splits(outcome->manifest, context.out);
   return {};
 }
@@ -256,7 +256,7 @@ Status run_show(const PathArguments& arguments, CommandContext& context) {
                 << printable(recipe.tokenizer) << ", vocabulary " << with_commas(recipe.vocabulary)
                 << ", hash " << recipe.tokenizer_hash << "\nsources           "
                 << recipe.sources.size() << " files\n";
-    print_groups("passed over: ", manifest.passed_over, context.out);
+    print_groups("skipped: ", manifest.passed_over, context.out);
     print_splits(manifest, context.out);
     return {};
   }
@@ -299,31 +299,32 @@ void add_prepare(const Command& parent, CommandContext& context) {
   const Command command = parent.command("prepare", "Turns text into token shards.");
   auto arguments = std::make_shared<PrepareArguments>();
   command
-      .option(
-          "--tokenizer", arguments->tokenizer,
-          "'bytes', a tokenizer.json, or a folder: its tokenizer.json counts, else vocab.json and "
-          "merges.txt, else encoder.json and vocab.bpe")
+      .option("--tokenizer", arguments->tokenizer,
+              "'bytes', a tokenizer.json, or a folder; `prepare` looks in the folder for "
+              "tokenizer.json, then vocab.json with merges.txt, then encoder.json with vocab.bpe")
       .show_default();
-  command.option("--out", arguments->out, "The data set's folder, made whole or not at all")
+  command
+      .option("--out", arguments->out, "Folder of the data set, written completely or not at all")
       .required();
   command
       .option("--split", arguments->splits,
-              "NAME=EXPRESSION: files whose name matches are held out as split NAME; the first "
-              "that matches counts, the rest is 'train'; may be repeated")
+              "NAME=EXPRESSION: put files whose name matches into split NAME; the first match "
+              "counts, and all other files go to 'train'; repeatable")
       .repeatable();
   command
       .option("--include", arguments->include,
-              "Regular expression: which files of a folder are read, by name")
+              "Regular expression; in folders, only files whose name matches are read")
       .show_default();
-  command.option("--shard-tokens", arguments->shard_tokens, "Tokens of a shard").show_default();
-  command.flag("--force", arguments->force, "Replace a data set made from other files or options");
+  command.option("--shard-tokens", arguments->shard_tokens, "Tokens per shard").show_default();
+  command.flag("--force", arguments->force,
+               "Replace a data set that was made from other files or options");
   command.flag("--drop-copies", arguments->drop_copies,
-               "Leave out files whose bytes a file of a held-out split has, instead of refusing");
-  command.option("--dtype", arguments->dtype, "Bytes of a token: auto, u16 or u32")
+               "Leave out copies of held-out files instead of rejecting them");
+  command.option("--dtype", arguments->dtype, "Type of a token: auto, u16 or u32")
       .one_of({"auto", "u16", "u32"})
       .show_default();
   command.output(arguments->output);
-  command.option("INPUT", arguments->inputs, "Text files, or folders of them").required();
+  command.option("INPUT", arguments->inputs, "Text files, or folders of text files").required();
   command.runs([arguments, &context] {
     finish(run_prepare(*arguments, context), "trainyard data", context);
   });
@@ -335,7 +336,7 @@ void add_path_command(const Command& parent, CommandContext& context, const char
                       const char* what, PathCommand run) {
   const Command command = parent.command(name, what);
   auto arguments = std::make_shared<PathArguments>();
-  command.option("PATH", arguments->path, "A data set, a folder of shards, or a shard").required();
+  command.option("PATH", arguments->path, "Data set, folder of shards, or shard").required();
   command.output(arguments->output);
   command.runs(
       [arguments, run, &context] { finish(run(*arguments, context), "trainyard data", context); });
@@ -348,9 +349,9 @@ void register_data(const Command& app, CommandContext& context) {
   command.require_command();
   command.footer(kFooter);
   add_prepare(command, context);
-  add_path_command(command, context, "show", "Shows what a data set or shard holds.", run_show);
-  add_path_command(command, context, "verify", "Reads every byte and names what is damaged.",
-                   run_verify);
+  add_path_command(command, context, "show", "Shows the contents of a data set or shard.",
+                   run_show);
+  add_path_command(command, context, "verify", "Reads every byte and reports damage.", run_verify);
   register_data_order(command, context);
 }
 

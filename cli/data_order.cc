@@ -45,7 +45,7 @@ struct EpochVisits {
 Result<int64_t> samples_of(const OrderArguments& arguments) {
   if (arguments.path.empty() == (arguments.samples == 0)) {
     return Error{ErrorCode::kInvalidConfig,
-                 "data order: wanted a folder of shards, or --samples N, and not both"};
+                 "data order: wanted either a folder of shards or --samples N"};
   }
   int64_t samples = arguments.samples;
   if (samples == 0) {
@@ -56,8 +56,8 @@ Result<int64_t> samples_of(const OrderArguments& arguments) {
     if (samples == 0) {
       return Error{ErrorCode::kInvalidConfig,
                    arguments.path + ": found " + std::to_string(set.tokens()) +
-                       " tokens, which is no sample of --sequence-length " +
-                       std::to_string(arguments.sequence_length) + "; choose a shorter one"};
+                       " tokens, too few for a sample of --sequence-length " +
+                       std::to_string(arguments.sequence_length) + "; choose a shorter length"};
     }
   }
   if (samples > kSamplesMax || samples > kVisitsMax / arguments.epochs) {
@@ -118,7 +118,7 @@ void print_text(const OrderArguments& arguments, int64_t samples,
   out << samples << " samples, batches of " << arguments.batch << ", ranks by step: ";
   for (size_t i = 0; i < arguments.ranks.size(); ++i)
     out << (i == 0 ? "" : ", ") << arguments.ranks[i];
-  out << ", and again\n" << std::right << std::setw(5) << "EPOCH";
+  out << ", then the same again\n" << std::right << std::setw(5) << "EPOCH";
   for (const char* head : {"ONCE", "TWICE OR MORE", "NEVER", "IN THE SAME PLACE"})
     out << "  " << std::setw(17) << head;
   out << '\n';
@@ -172,26 +172,29 @@ Status run_order(const OrderArguments& arguments, CommandContext& context) {
 
 void register_data_order(const Command& parent, CommandContext& context) {
   const Command command =
-      parent.command("order", "Counts how often ranks visit each sample, epoch by epoch.");
+      parent.command("order", "Counts how often ranks visit each sample in each epoch.");
   auto arguments = std::make_shared<OrderArguments>();
-  command.option("PATH", arguments->path, "A folder of shards, or a shard");
-  command.option("--samples", arguments->samples, "So many samples, instead of those of a PATH")
+  command.option("PATH", arguments->path, "Folder of shards, or shard");
+  command.option("--samples", arguments->samples, "Number of samples, instead of PATH")
       .between(1, kSamplesMax);
-  command.option("--sequence-length", arguments->sequence_length, "Tokens of a sample")
+  command.option("--sequence-length", arguments->sequence_length, "Tokens per sample")
       .between(1, 1 << 20)
       .show_default();
-  command.option("--batch", arguments->batch, "Samples of a step, of all ranks together")
+  command.option("--batch", arguments->batch, "Samples per step, in all ranks together")
       .between(1, 1 << 24)
       .show_default();
-  command.option("--micro-batch", arguments->micro_batch, "Samples of a micro-batch")
+  command.option("--micro-batch", arguments->micro_batch, "Samples per micro-batch")
       .between(1, 1 << 24)
       .show_default();
-  command.option("--epochs", arguments->epochs, "How many").between(1, 1 << 20).show_default();
-  command.option("--seed", arguments->seed, "The job's engine.seed")
+  command.option("--epochs", arguments->epochs, "Number of epochs")
+      .between(1, 1 << 20)
+      .show_default();
+  command.option("--seed", arguments->seed, "engine.seed of the job")
       .between(0, INT64_MAX)
       .show_default();
   command
-      .option("--ranks", arguments->ranks, "How many ranks train step 0, 1, 2 and so on, in turns")
+      .option("--ranks", arguments->ranks,
+              "Numbers of ranks in steps 0, 1, 2 and so on; the list repeats")
       .separated_by(',')
       .between(1, 1 << 20)
       .show_default();

@@ -23,9 +23,9 @@ constexpr char kFooter[] = R"(Examples:
   trainyard evaluate runs/gpt2/pvc/ckpt/gpt2 data/heldout data/recent -o json
   trainyard evaluate models/Qwen2.5-0.5B data/heldout --sequence-length 512
 
-Each TOKENS path is one set: a token shard or a folder of them. Bits per byte are comparable between
-tokenizers. Exit codes: 0 done; 64 wrong usage, or tokens that the model does not know; 65 no good
-checkpoint, damaged tokens, or a model that has diverged.)";
+Each TOKENS path is one set: a token shard or a folder of shards. Bits per byte can be compared
+between models with different tokenizers. Exit codes: 0 done; 64 wrong usage, or tokens of another
+tokenizer; 65 no good checkpoint, damaged tokens, or the model has diverged.)";
 
 struct Options {
   std::string checkpoint;
@@ -60,7 +60,7 @@ Status check_tokenizer(const NamedModel& named, const data::TokenSet& tokens,
   return Error{ErrorCode::kInvalidConfig,
                path + ": found tokens of tokenizer " + tokens.tokenizer() + " (" + hash +
                    "), wanted " + facts.tokenizer + " (" + facts.tokenizer_hash +
-                   ") as the model was trained with; prepare the set with that one"};
+                   "), which the model was trained with; prepare the set with that tokenizer"};
 }
 
 Result<Score> evaluate_set(const NamedModel& named, const std::string& path, const Options& options,
@@ -156,20 +156,21 @@ void register_evaluate(const Command& app, CommandContext& context) {
       app.command("evaluate", "Measures a model's loss on held-out token shards.");
   auto options = std::make_shared<Options>();
   command.option("CHECKPOINT", options->checkpoint, kModelHelp).required();
-  command.option("TOKENS", options->sets, "Sets of token shards, each scored apart").required();
-  command.option("--sequences", options->sequences, "First N windows only; 0: all")
+  command.option("TOKENS", options->sets, "Sets of token shards, each scored separately")
+      .required();
+  command.option("--sequences", options->sequences, "Score only the first N windows; 0: all")
       .between(0, 1'000'000'000)
       .show_default();
-  command.option("--micro-sequences", options->micro_sequences, "Windows at a time")
+  command.option("--micro-sequences", options->micro_sequences, "Windows per micro-batch")
       .between(1, int64_t{1} << 16)
       .show_default();
   command
-      .option(
-          "--sequence-length", options->model.sequence_length,
-          "Tokens of a window of a Hugging Face folder; 0: 1024, or as many as it has positions")
+      .option("--sequence-length", options->model.sequence_length,
+              "Tokens per window for a Hugging Face folder; 0: 1024, or the model's number of "
+              "positions if that is smaller")
       .between(0, int64_t{1} << 20)
       .show_default();
-  command.option("--threads", options->model.threads, "Threads; 0: all cores")
+  command.option("--threads", options->model.threads, "Number of threads; 0: all cores")
       .between(0, 1024)
       .show_default();
   command.output(options->output);

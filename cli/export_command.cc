@@ -15,13 +15,13 @@
 namespace trainyard::cli {
 namespace {
 
-constexpr char kFooter[] = R"help(Example:
+constexpr char kFooter[] = R"help(Examples:
   trainyard export runs/gpt2 gpt2-exported
   trainyard export runs/gpt2 gpt2-bf16 --dtype BF16 --max-shard-size 5G
   python3 -c "import transformers; transformers.GPT2LMHeadModel.from_pretrained('gpt2-exported')"
 
-Exit codes: 0 exported; 64 this model cannot be exported, or not to that folder; 65 no good checkpoint;
-75 input or output failed.)help";
+Exit codes: 0 exported; 64 wrong usage, a model that cannot be exported, or an unusable folder; 65
+no good checkpoint; 75 input or output failed.)help";
 
 constexpr char kFolderOption[] = "--hugging-face";
 constexpr char kFolder[] = "FOLDER";
@@ -41,18 +41,18 @@ Status take_places(ExportOptions& options) {
   for (std::string* place : {&options.checkpoint, &options.folder}) {
     if (options.both.empty()) break;
     if (!place->empty())
-      return Error{ErrorCode::kInvalidConfig, "found \"" + options.both.front() + "\" beside \"" +
+      return Error{ErrorCode::kInvalidConfig, "found \"" + options.both.front() + "\" and \"" +
                                                   *place + "\", wanted one of them"};
     *place = options.both.front();
     options.both.erase(options.both.begin());
   }
   if (!options.both.empty())
-    return Error{ErrorCode::kInvalidConfig,
-                 "found a third place, \"" + options.both.front() + "\", wanted CHECKPOINT FOLDER"};
+    return Error{ErrorCode::kInvalidConfig, "found a third argument, \"" + options.both.front() +
+                                                "\", wanted CHECKPOINT FOLDER"};
   if (options.checkpoint.empty() || options.folder.empty())
     return Error{ErrorCode::kInvalidConfig,
                  "found no " +
-                     std::string(options.checkpoint.empty() ? "checkpoint" : "folder to make") +
+                     std::string(options.checkpoint.empty() ? "checkpoint" : "output folder") +
                      ", wanted CHECKPOINT FOLDER"};
   return {};
 }
@@ -118,21 +118,21 @@ void register_export(const Command& app, CommandContext& context) {
   const Command command =
       app.command("export", "Writes a trained model for other programs to load.");
   auto options = std::make_shared<ExportOptions>();
-  command.option("CHECKPOINT FOLDER", options->both,
-                 "A checkpoint, or a job's checkpoint or run directory (its newest good one), and "
-                 "the folder to make, as transformers reads it");
-  command.option("--checkpoint", options->checkpoint, "The same as CHECKPOINT");
-  command.option(kFolderOption, options->folder, "The same as FOLDER");
   command.option(
-      "--tokenizer", options->tokenizer,
-      "Where the tokenizer is that the model was trained with; default: where the run says");
+      "CHECKPOINT FOLDER", options->both,
+      "A checkpoint, or a job's checkpoint or run directory (its newest good checkpoint), "
+      "and the output folder for transformers");
+  command.option("--checkpoint", options->checkpoint, "Another way to give CHECKPOINT");
+  command.option(kFolderOption, options->folder, "Another way to give FOLDER");
+  command.option("--tokenizer", options->tokenizer,
+                 "Tokenizer that the model was trained with; default: the run's own");
   command.option("--dtype", options->dtype, "Type of the weights")
       .one_of({"F32", "BF16", "F16"})
       .show_default();
   command
-      .option(
-          "--max-shard-size", options->max_shard_size,
-          "Bytes of weights in a file: more are written as parts with an index, as 5G; 0: one file")
+      .option("--max-shard-size", options->max_shard_size,
+              "Bytes of weights per file, such as 5G; larger models get several files and an "
+              "index; 0: one file")
       .with_suffixes()
       .between(0, int64_t{1} << 50)
       .show_default();

@@ -35,10 +35,11 @@ constexpr char kFooter[] = R"(Examples:
   trainyard init --data book.txt --preset gpt2-3m --steps 500 --out book
   trainyard init --data my-texts/ --tokenizer gpt2/ --cluster
 
-Makes OUT/data, token shards of the text, and OUT/job.yaml, a manifest with the reason beside each
-number. Where there are several files, some are held out, by their names, to evaluate with.
+Writes token shards to OUT/data and a manifest to OUT/job.yaml. Comments in the manifest explain its
+numbers. If there are enough files, some of them are held out by name for evaluation.
 
-Exit codes: 0 done; 64 a wrong option, or something else lies at --out; 65 the text cannot be read as such; 75 input or output failed.)";
+Exit codes: 0 done; 64 wrong usage, or files already exist at --out; 65 the text is
+missing or unusable; 75 input or output failed.)";
 
 constexpr char kManifestFile[] = "job.yaml";
 constexpr char kDataFolder[] = "data";
@@ -284,34 +285,34 @@ std::string manifest_of(const Proposal& job, bool cluster) {
       << "      preset: " << job.preset.name << "        # " << job.preset.description << ", "
       << si(job.parameters) << " parameters\n";
   if (job.preset.vocab != job.vocabulary)
-    out << "      vocab: " << job.vocabulary << "          # of the tokenizer\n";
+    out << "      vocab: " << job.vocabulary << "          # as in the tokenizer\n";
   out << "    data:\n      tokens: [" << folder << "train]     # " << si(job.tokens) << " tokens\n";
   if (job.held_out_tokens > 0) {
     out << "      validation: [" << folder << kHeldOut << "]     # " << si(job.held_out_tokens)
         << " tokens that training never sees\n";
   } else {
-    out << "      # nothing is held out: with several files of some size, the loss on text that "
-           "training never sees is known too\n";
+    out << "      # nothing is held out; with more or larger files, init holds out some of them to "
+           "measure the loss on unseen text\n";
   }
   if (!job.tokenizer.empty())
-    out << "      tokenizer: " << job.tokenizer << "     # where `trainyard sample` finds it\n";
+    out << "      tokenizer: " << job.tokenizer << "     # `trainyard sample` loads it from here\n";
   out << "      sequenceLength: " << job.length
       << "\n    batch: {globalSequences: " << job.sequences << ", microSequences: " << job.micro
       << "}     # " << si(job.step_tokens())
-      << " tokens a step; microSequences changes memory, no bit\n    steps: " << job.steps
-      << "     # sees the text " << epochs_text(job)
+      << " tokens per step; microSequences changes memory, not the result\n    steps: " << job.steps
+      << "     # reads the text " << epochs_text(job)
       << (cluster ? " times\n" : " times; raise it and run again to train further\n")
       << "    optimizer: {learningRate: " << job.learning_rate
-      << "}     # by the number of parameters; halve it if the loss jumps\n"
+      << "}     # chosen by the number of parameters; halve it if the loss jumps\n"
       << "    learningRateSchedule: {name: Cosine, warmupSteps: "
       << std::max<int64_t>(1, job.steps / 20) << ", horizonSteps: " << job.steps
-      << "}     # state the final steps here if you mean to train further\n";
+      << "}     # set horizonSteps to the final number of steps if you plan to train further\n";
   if (job.held_out_tokens > 0)
     out << "    evaluation: {everySteps: " << every << ", sequences: 64}\n";
   out << "  checkpointPolicy:\n    storage: {persistentVolumeClaim: {claimName: "
       << (cluster ? "training" : "checkpoints") << "}}"
-      << (cluster ? "" : "     # here a folder of the run") << "\n    everySteps: " << every
-      << "\n    keepLast: 3\n";
+      << (cluster ? "" : "     # locally a folder in the run directory")
+      << "\n    everySteps: " << every << "\n    keepLast: 3\n";
   if (!cluster) return out.str();
   out << "  template:\n    spec:\n      containers:\n      - name: trainer\n        resources:\n"
       << "          requests: {cpu: \"1\", memory: 1Gi}\n        volumeMounts:\n"
@@ -350,8 +351,8 @@ void print_next(const InitArguments& arguments, const Proposal& job, std::ostrea
   out << "next:\n";
   if (arguments.cluster) {
     out << "  kubectl cp " << shell_word((fs::path(arguments.out) / kDataFolder).string())
-        << " filler:/claim/data     # manifests/examples/claim-and-filler.yaml makes claim and "
-           "pod\n  kubectl apply -f "
+        << " filler:/claim/data     # manifests/examples/claim-and-filler.yaml creates the claim "
+           "and the pod\n  kubectl apply -f "
         << file << "\n  kubectl get tj " << job.name << " -w\n";
     return;
   }
@@ -367,9 +368,9 @@ Status run_init(InitArguments arguments, CommandContext& context) {
   const fs::path file = fs::path(arguments.out) / kManifestFile;
   std::error_code code;
   if (!arguments.force && fs::exists(file, code)) {
-    return Error{ErrorCode::kInvalidConfig, file.string() +
-                                                ": is there already; wanted another --out, or "
-                                                "--force to replace it"};
+    return Error{
+        ErrorCode::kInvalidConfig,
+        file.string() + ": exists already; choose another --out, or replace it with --force"};
   }
   TRAINYARD_ASSIGN(const Proposal job, make(arguments, context));
   TRAINYARD_TRY(write_file_atomic(file, manifest_of(job, arguments.cluster)));
@@ -390,23 +391,27 @@ Status run_init(InitArguments arguments, CommandContext& context) {
 }  // namespace
 
 void register_init(const Command& app, CommandContext& context) {
-  const Command command = app.command("init", "Makes a job of your own text.");
+  const Command command = app.command("init", "Creates a job from your own text.");
   auto arguments = std::make_shared<InitArguments>();
-  command.option("--data", arguments->data, "A text file, or a folder of them").required();
-  command.option("--out", arguments->out, "Folder of the job (default NAME-job)");
+  command.option("--data", arguments->data, "Text file, or folder of text files").required();
+  command.option("--out", arguments->out,
+                 "Folder of the job (default NAME-job; NAME comes from --data)");
   command
       .option("--tokenizer", arguments->tokenizer,
-              "As of `trainyard data prepare`: bytes, a tokenizer.json, or a tokenizer's folder")
+              "bytes, a tokenizer.json, or a tokenizer folder, as in `trainyard data prepare`")
       .show_default();
   command
       .option("--include", arguments->include,
-              "Regular expression: which files of a folder are read, by name")
+              "Regular expression; in folders, only files whose name matches are read")
       .show_default();
-  command.option("--preset", arguments->preset, "The model's size (default by the text's)");
-  command.option("--steps", arguments->steps, "Steps (default: ten times the text, 100 to 2000)")
+  command.option("--preset", arguments->preset,
+                 "Model preset (default: chosen by the size of the text)");
+  command
+      .option("--steps", arguments->steps,
+              "Number of steps (default: ten epochs, but at least 100 and at most 2000)")
       .between(1, 1'000'000'000'000);
-  command.flag("--cluster", arguments->cluster, "A manifest for kubectl apply");
-  command.flag("--force", arguments->force, "Replace what an earlier call has made");
+  command.flag("--cluster", arguments->cluster, "Write a manifest for kubectl apply");
+  command.flag("--force", arguments->force, "Replace the output of an earlier call");
   command.output(arguments->output);
   command.footer(kFooter);
   command.runs(

@@ -19,22 +19,22 @@ namespace trainyard::cli {
 namespace {
 
 constexpr char kFooter[] =
-    R"(Trains one small model (GPT-2, or as --model says; prime sizes, dropout 0.1, active clipping,
-weight decay) on 1 to 6 ranks in every pipeline x dp x shard with every ZeRO stage, pipeline
-schedule and recompute mode, over all transports, micro-batch splits, threads and instruction
-sets, in fp32 and bf16, and compares the final states, the weights in the type that ops read, and
-each step's loss and gradient norm bit for bit. Interleaved cells with more stages than the model
-of 2 layers has train one of 10 layers and are compared with one process that does. So do cells
-with 2, 3 and 4 tensor ranks, of at most as many ranks as --ranks names, which train a model of 12
-heads with tensorChunks 12; with slices of sequences (sequenceParallel) they train it on sequences
-that these divide, and are compared with one process that does; and so do 2 and 4 context ranks,
-each of them 1 and 2 tensor ranks, and rings of 2, 3 and 4 (contextMode Ring) on sequences that
-these divide. Each rank's
-FLOPs, bytes held by purpose and bytes sent are held against formulas. --cut trains with
-tensorChunks 3 (the heads), grainTokens 13 and keyBlock 13, as runs were cut before these had
-defaults of their own. Every
-pair of values of two axes comes once; --full takes the whole product. Ranks are threads of this
-one process, with shm and tcp too.
+    R"(Trains one small model (GPT-2, or --model) with prime sizes, dropout 0.1, active clipping and
+weight decay. A cell is one run on 1 to 6 ranks (pipeline x dp x shard) with a ZeRO stage, a
+pipeline schedule and a recompute mode. The cells cover all transports, micro-batch splits, thread
+counts and instruction sets, in fp32 and bf16. Compares, bit for bit, the final states, the weights
+in the type that ops read, and the loss and gradient norm of each step. Compares three values of
+each rank with formulas: its FLOPs, the bytes it holds for each purpose, and the bytes it sends.
+
+Some cells train another model. Their reference is a single-process run of that model. Interleaved
+cells with too many stages for the model of 2 layers train a model of 10 layers. Cells with tensor
+ranks train a model of 12 heads with tensorChunks 12. Cells with sequenceParallel or with context
+ranks (contextMode Ulysses or Ring) train the 12-head model. Their sequence length is divisible by
+the number of ranks that share a sequence. No such cell has more ranks than the largest value of
+--ranks.
+
+By default, the cells cover each pair of values of two axes; --full trains all combinations. Ranks
+are threads of this process, even with shm and tcp.
 
 Examples:
   trainyard matrix --quick
@@ -42,7 +42,7 @@ Examples:
   trainyard matrix --model qwen3
   trainyard matrix --ranks 4 --zero-stages 2,3 --transports shm,tcp -o json
 
-Exit codes: 0 one hash a precision and every formula met; 70 otherwise.)";
+Exit codes: 0 one hash per precision and every formula met; 70 otherwise.)";
 
 const std::vector<std::string> kTransports = {"local", "shm", "tcp"};
 
@@ -267,7 +267,8 @@ Status run(Options& options, CommandContext& context) {
 }  // namespace
 
 void register_matrix(const Command& app, CommandContext& context) {
-  const Command command = app.command("matrix", "Proves that the layout does not change the bits.");
+  const Command command =
+      app.command("matrix", "Checks that all layouts give bit-identical results.");
   auto options = std::make_shared<Options>();
   options->transports = kTransports;
   options->matrix.tensors = {2, 3, 4};
@@ -278,52 +279,53 @@ void register_matrix(const Command& app, CommandContext& context) {
       .separated_by(',')
       .between(1, 11)
       .show_default();
-  command.option("--zero-stages", options->matrix.zero_stages, "Of 0, 1, 2, 3")
+  command.option("--zero-stages", options->matrix.zero_stages, "ZeRO stages: 0, 1, 2, 3")
       .separated_by(',')
       .between(0, 3)
       .show_default();
-  command.option("--pipelines", options->matrix.pipelines, "Numbers of stages")
+  command.option("--pipelines", options->matrix.pipelines, "Numbers of pipeline stages")
       .separated_by(',')
       .between(1, 4)
       .show_default();
-  command.option("--chunks", options->matrix.chunks, "Stages of each rank; above 1 interleaved")
+  command.option("--chunks", options->matrix.chunks, "Stages per rank; above 1: interleaved")
       .separated_by(',')
       .between(1, 4)
       .show_default();
   command
       .option("--tensors", options->matrix.tensors,
-              "Numbers of ranks that share every layer of the model of 12 heads")
+              "Numbers of tensor ranks, for the model of 12 heads")
       .separated_by(',')
       .between(2, 12)
       .show_default();
   command
       .option("--slices", options->matrix.slices,
-              "The same of ranks that have slices of sequences (sequenceParallel)")
+              "Numbers of tensor ranks in cells with sequenceParallel")
       .separated_by(',')
       .between(2, 12)
       .show_default();
   command
       .option("--contexts", options->matrix.contexts,
-              "Numbers of ranks that share every sequence, each of them 1 and 2 tensor ranks")
+              "Numbers of context ranks in cells with contextMode Ulysses and 1 or 2 tensor ranks")
       .separated_by(',')
       .between(2, 4)
       .show_default();
   command
       .option("--rings", options->matrix.rings,
-              "The same by ring attention (contextMode Ring), and by Ulysses on its sequences")
+              "Numbers of context ranks in cells with contextMode Ring; Ulysses is compared on the "
+              "same sequences")
       .separated_by(',')
       .between(2, 4)
       .show_default();
   command
       .option("--layers", options->matrix.layers,
-              "Blocks of the models, ascending; a cell takes the first that has enough")
+              "Layers of the models, ascending; a cell trains the first model with enough layers")
       .separated_by(',')
       .between(1, 30)
       .show_default();
   command.option("--model", options->model, "Architecture: gpt2, llama, qwen2, qwen3 or mistral")
       .one_of({"gpt2", "llama", "qwen2", "qwen3", "mistral"})
       .show_default();
-  command.option("--transports", options->transports, "Of local, shm, tcp")
+  command.option("--transports", options->transports, "Transports: local, shm, tcp")
       .separated_by(',')
       .one_of({"local", "shm", "tcp"})
       .show_default();
@@ -331,21 +333,23 @@ void register_matrix(const Command& app, CommandContext& context) {
       .separated_by(',')
       .between(1, 11)
       .show_default();
-  command.option("--threads", options->matrix.threads, "Threads a rank")
+  command.option("--threads", options->matrix.threads, "Threads per rank")
       .separated_by(',')
       .between(1, 64)
       .show_default();
-  command.option("--steps", options->matrix.steps, "Optimizer steps a cell")
+  command.option("--steps", options->matrix.steps, "Optimizer steps per cell")
       .between(1, 1000)
       .show_default();
   command.flag("--cut", options->matrix.cut,
-               "Cut sums into grains, blocks and chunks instead of the defaults of a new run");
-  command.option("--window", options->matrix.window, "Keys that a query sees; 0: all before it")
+               "Use tensorChunks 3, grainTokens 13 and keyBlock 13 instead of the defaults");
+  command.option("--window", options->matrix.window, "Attention window in tokens; 0: none")
       .between(0, 28)
       .show_default();
-  command.flag("--isolate", options->matrix.isolate, "Documents that see nothing of each other");
-  command.flag("--quick", options->quick, "Ranks 1, 3 and 4, two splits, three steps");
-  command.flag("--full", options->matrix.full, "The whole product of all axes: some 15,000 cells");
+  command.flag("--isolate", options->matrix.isolate, "Isolate documents from each other");
+  command.flag("--quick", options->quick,
+               "Train with 1, 3 and 4 ranks, two micro-batch sizes and three steps");
+  command.flag("--full", options->matrix.full,
+               "Train all combinations of the axes, about 15,000 cells");
   command.output(options->output);
   command.footer(kFooter);
   command.runs(

@@ -27,15 +27,15 @@ Status check_directory(const fs::path& path, std::string_view wanted) {
   if (!file) return {};
   return Error{ErrorCode::kInvalidData, path.string() + ": " +
                                             (*file == path ? "" : file->string() + " ") +
-                                            "is no directory, wanted " + std::string(wanted)};
+                                            "is not a directory, wanted " + std::string(wanted)};
 }
 
 Status check_output_folder(std::string_view option, const fs::path& path) {
   const std::optional<fs::path> file = file_in(path);
   if (!file) return {};
   return Error{ErrorCode::kInvalidConfig,
-               std::string(option) + ": found " + path.string() + ", where " + file->string() +
-                   " is no folder; move that away or choose another place"};
+               std::string(option) + ": found " + path.string() + ", but " + file->string() +
+                   " is not a folder; move it away or choose another place"};
 }
 
 }  // namespace trainyard::cli

@@ -36,19 +36,21 @@ constexpr char kFooter[] = R"(Examples:
   trainyard plan job.yaml --program --svg program.svg
   trainyard plan job.yaml -o json
 
-Shows what the rank with the most memory of each ZeRO stage holds, computes and sends, before the job
-runs; the stage of the manifest is marked with *. Nothing is allocated, and the data is read only where
-the manifest leaves the vocabulary to it. The last lines say whether the ranks fit into this machine
-together, as `trainyard run` checks it, and where the manifest limits the memory of its pods, whether
-those of a pod fit into it.
+For each ZeRO stage, shows the memory, FLOPs and bytes sent of the rank that needs the most memory.
+An asterisk (*) marks the ZeRO stage of the manifest. `plan` allocates no tensors. It reads the data
+only if the manifest does not give the size of the vocabulary. The last lines say whether all ranks
+fit into the memory of this machine, which `trainyard run` also checks. If the manifest has a memory
+limit, they also say whether the ranks of a pod fit into it.
 
---program draws a step of one pipeline as a simulation runs it, in which nothing takes time but passes: F
-forward, B gradients of inputs, W gradients of weights, . where a rank waits. Of a step that is longer than
-the picture the middle is left out. The bubble is the part of the step in which ranks wait. -o json lists the
-passes of every rank, with --rank all that one rank runs.
+--program simulates and draws one step of one pipeline; only passes take time. F is a forward pass,
+B computes gradients of inputs, W computes gradients of weights, and . is a rank that waits. The
+drawing omits the middle of a long step. The bubble is the part of the step in which ranks wait.
+With -o json, the output lists the passes of every rank; with --rank, it lists all instructions of
+one rank.
 
-Exit codes: 0 planned, whether it fits or not; 64 a manifest or a size that cannot be planned, or
-an --svg that cannot be written; 65 data or an import that cannot be read.)";
+Exit codes: 0 planned, whether the job fits or not; 64 wrong usage, a manifest or size that cannot
+be planned, or an --svg file that cannot be written; 65 data or an imported model that cannot be
+read.)";
 
 constexpr int64_t kRanksMax = 65'536;
 constexpr int kStages = 4;
@@ -203,33 +205,31 @@ Status run(const Options& options, CommandContext& context) {
       options.svg, options.program ? timeline_svg(timeline, true) : plan_svg(job));
   if (written) return {};
   return Error{ErrorCode::kInvalidConfig,
-               "--svg: " + written.error().message + "; mend that or name another file"};
+               "--svg: " + written.error().message + "; fix that or name another file"};
 }
 
 }  // namespace
 
 void register_plan(const Command& app, CommandContext& context) {
   const Command command =
-      app.command("plan", "Shows what a TrainingJob holds, computes and sends, before it runs.");
+      app.command("plan", "Shows the memory, compute and traffic of a TrainingJob.");
   auto options = std::make_shared<Options>();
   command
-      .option("MANIFEST", options->manifest, "A TrainingJob, YAML or JSON; - reads standard input")
+      .option("MANIFEST", options->manifest, "TrainingJob in YAML or JSON; - reads standard input")
       .required();
-  command.option("--ranks", options->ranks, "Instead of numNodes x numProcPerNode")
+  command.option("--ranks", options->ranks, "Number of ranks, instead of numNodes x numProcPerNode")
       .between(1, kRanksMax);
   command
-      .option(
-          "--vocab", options->vocab,
-          "Tokens of the vocabulary where neither the manifest nor data that is here tells them")
+      .option("--vocab", options->vocab,
+              "Size of the vocabulary, if neither the manifest nor local data gives it")
       .between(1, int64_t{1} << 31);
-  command.flag("--program", options->program,
-               "Draws which rank of a pipeline runs what when, instead of the table");
+  command.flag("--program", options->program, "Draw the pipeline schedule instead of the table");
   command.flag("--unit-costs", options->unit_costs,
-               "With --program: F, B and W of a stage cost one each, not their FLOPs");
-  command.option("--rank", options->rank, "Lists this rank's whole program")
+               "With --program: let each pass of a stage take 1 unit of time, not its FLOPs");
+  command.option("--rank", options->rank, "List all instructions of this rank")
       .between(0, kRanksMax - 1);
   command.option("--svg", options->svg,
-                 "A file for the bytes as a bar chart, or with --program for the schedule");
+                 "Write a bar chart of the bytes to this file; with --program, the schedule");
   command.output(options->output);
   command.footer(kFooter);
   command.runs([options, &context] { finish(run(*options, context), "trainyard plan", context); });

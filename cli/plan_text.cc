@@ -54,11 +54,11 @@ std::string pipeline_text(const engine::MemoryPlan& plan) {
   }
   const api::ParallelismSpec& parallelism = plan.setup().spec.parallelism;
   return wrapped(
-      fmt::format("pipeline, {}: {} blocks, cut {}; the part of a step's FLOPs includes "
-                  "the head's, which the last stage computes; the rank with most computes "
-                  "{:.2f} times the mean",
-                  api::name_of(parallelism.pipeline_schedule), cut,
-                  parallelism.stages.empty() ? "by cost" : "by hand", imbalance(plan, shares)),
+      fmt::format(
+          "pipeline, {}: {} blocks, cut {}; the part of a step's FLOPs includes the head's, which "
+          "the last stage computes; the busiest rank computes {:.2f} times the mean",
+          api::name_of(parallelism.pipeline_schedule), cut,
+          parallelism.stages.empty() ? "by cost" : "by hand", imbalance(plan, shares)),
       kColumns);
 }
 
@@ -103,7 +103,7 @@ std::string plan_text(const JobPlan& job) {
   const engine::MemoryPlan& own = job.own_plan();
   const api::BatchSpec& batch = job.spec.batch;
   std::string text = fmt::format(
-      "{}: {} parameters, {}, {} ranks: {}\n{} sequences of {} tokens a step, {} at once\n"
+      "{}: {} parameters, {}, {} ranks: {}\n{} sequences of {} tokens per step, {} at once\n"
       "states at {} B per parameter, not divided: {}\n\n",
       job.name, grouped(own.parameters()), api::name_of(job.spec.precision.compute), job.ranks,
       job.layout, grouped(batch.global_sequences), grouped(job.spec.data.sequence_length),
@@ -140,8 +140,9 @@ std::string plan_text(const JobPlan& job) {
               [](const engine::MemoryPlan& plan) { return std::to_string(plan.largest_rank()); });
   if (job.spec.data.documents == api::Documents::kIsolate) {
     text += wrapped(
-        "data.documents: Isolate: what is computed is at most this. Attention is counted over "
-        "whole sequences; tokens see their own document alone, and its length is not known here",
+        "data.documents: Isolate: the computation shown is an upper bound. Attention is counted "
+        "over whole sequences; tokens attend only to their own document, whose length is not known "
+        "here",
         kColumns);
   }
   for (size_t stage = 0; stage < job.stages.size(); ++stage) {

@@ -10,7 +10,7 @@
 namespace trainyard::cli {
 namespace {
 
-constexpr char kFooter[] = R"(Example:
+constexpr char kFooter[] = R"(Examples:
   trainyard reference trainingjob > docs/reference/trainingjob.md
   trainyard reference crd > manifests/crd.yaml
 
@@ -21,7 +21,7 @@ Exit codes: 0 printed.)";
 /// For the project's own documentation: left out of `trainyard --help`.
 void register_reference(const Command& app, CommandContext& context) {
   const Command command =
-      app.command("reference", "Prints what is made from the field tables of the API.");
+      app.command("reference", "Prints a page generated from the API's field tables.");
   auto page = std::make_shared<std::string>();
   command
       .option("PAGE", *page, "trainingjob: the reference page; crd: the custom resource definition")

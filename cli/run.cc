@@ -18,9 +18,8 @@ constexpr size_t kHelpColumnsMin = 40;
 constexpr size_t kHelpColumnsMax = 100;
 
 constexpr char kFooter[] =
-    "Exit codes: 0 done; 64 wrong usage or a wrong manifest; 74 standard output could not be\n"
-    "written; each command's --help lists its own.\n"
-    "`trainyard COMMAND --help` shows examples.";
+    "Exit codes: 0 done; 64 wrong usage or manifest; 74 standard output could not be written.\n"
+    "`trainyard COMMAND --help` shows examples and the exit codes of the command.";
 
 }  // namespace
 
@@ -43,8 +42,7 @@ void finish(const Status& status, std::string_view command, CommandContext& cont
 
 int run(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
   CommandContext context{out, err};
-  CommandLine line("trainyard", "Trains models from one manifest on this machine.",
-                   TRAINYARD_VERSION);
+  CommandLine line("trainyard", "Trains models from manifests on this machine.", TRAINYARD_VERSION);
   line.root().require_command();
   line.root().footer(kFooter);
   for (const RegisterCommand register_command : kCommands)

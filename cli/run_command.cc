@@ -45,25 +45,26 @@ constexpr char kFooter[] = R"(Examples:
   trainyard run job.yaml
   trainyard run job.yaml --nodes 2 --procs 2
   trainyard run job.yaml --run-dir /data/run7 -o json > run7.jsonl
-  trainyard run job.yaml --trace=50       the newest 50 steps as RUN/trace.json, for ui.perfetto.dev
+  trainyard run job.yaml --trace=50       traces the last 50 steps, for Perfetto
 
-Runs a TrainingJob on this machine: one agent a node, one worker a rank. Everything of the run lies
-in the run directory (runs/NAME): status, logs, checkpoints. The same command on the same directory
-goes on where it stopped; ranks that fail are restarted from the newest checkpoint.
-Ctrl-C writes a checkpoint and stops; a second Ctrl-C stops at once. A reader of standard output
-that goes away (| head -1) does not stop the run.
+Runs a TrainingJob on this machine with one agent per node and one worker per rank. The run
+directory (runs/NAME) contains status, logs and checkpoints. To resume a stopped run, repeat the
+command with the same run directory. Failed ranks restart from the newest checkpoint. Ctrl-C writes
+a checkpoint and stops the run; a second Ctrl-C stops it at once. The run continues if the program
+that reads its standard output exits (| head -1).
 
-A program of your own (spec.template) starts in the workingDir of its container, with the
-environment of this command and the container's env; $(NAME) means what it means in a cluster. Set
-what the container takes from a cluster (valueFrom) in the environment of this command, and give a
-file for each ConfigMap or Secret of envFrom (--env-from NAME=FILE). Volumes are not mounted: what
-is mounted in a cluster must exist here. Other fields that are left out are named at the start.
+Your own program (spec.template) starts in its container's workingDir. It gets the environment of
+this command and the container's env; $(NAME) expands as in a cluster. If a variable has a
+valueFrom, set the variable in the environment of this command. Pass --env-from NAME=FILE for each
+ConfigMap or Secret in envFrom. Volumes are not mounted: their mount paths must exist on this
+machine. When the run starts, it lists the other fields that it ignores.
 
-Exit codes: 0 complete; 64 wrong usage, manifest or run directory (no room there, too), or another
-run uses it; 65 bad data or checkpoint, or the run directory was lost; 70 a bug in a rank; 74
-complete, but standard output could not be written; 75 stopped with a checkpoint, run it again to go
-on; 130 stopped at once; 1 a deadline ran out, or a restart budget for another reason. A failed job
-has the code of the rank that ended it, if that is 64, 65 or 70, not of one that was restarted.)";
+Exit codes: 0 complete; 64 wrong usage, manifest or run directory, a full disk there, or another run
+uses the directory; 65 bad data or checkpoint, or the run directory was lost; 70 a bug in a rank; 74
+complete, but standard output could not be written; 75 stopped with a checkpoint (repeat the command
+to resume); 130 stopped at once; 1 a deadline passed, or other failures used up the restart budget.
+If the rank that caused the job's failure exits with 64, 65 or 70, the run exits with the same code.
+Exit codes of restarted ranks do not count.)";
 
 constexpr int kExitKilled = 130;
 constexpr char kTraceFile[] = "trace.json";
@@ -102,7 +103,7 @@ Result<api::TrainingJob> load_job(const RunOptions& options) {
   const std::string& manager = job.spec.managed_by;
   if (!manager.empty() && manager != api::kManagedBy) {
     return Error{ErrorCode::kInvalidConfig, options.manifest + ": spec.managedBy: found " +
-                                                manager + ", which such a job is left to, wanted " +
+                                                manager + ", which manages this job, wanted " +
                                                 api::kManagedBy +
                                                 " or no managedBy, to run it here"};
   }
@@ -136,11 +137,11 @@ Status check_goes_further(const std::filesystem::path& checkpoints) {
   if (newest) return {};
   std::string why = newest.error().message;
   if (!notes.empty()) why += "; " + notes.front();
-  return Error{ErrorCode::kInvalidData,
-               checkpoints.string() +
-                   ": found no good checkpoint to train the complete run further "
-                   "from (" +
-                   why + "); put the steps back"};
+  return Error{
+      ErrorCode::kInvalidData,
+      checkpoints.string() +
+          ": found no good checkpoint from which the complete run can be trained further (" + why +
+          "); put the steps back"};
 }
 
 /// What the ranks would refuse is refused here, before a run directory says anything of it.
@@ -194,7 +195,7 @@ Result<std::map<std::string, std::string>> read_env_files(const std::vector<std:
     if (equals == std::string::npos || equals == 0) {
       return Error{ErrorCode::kInvalidConfig,
                    "--env-from: found \"" + item +
-                       "\", wanted NAME=FILE, NAME that of a ConfigMap or Secret"};
+                       "\", wanted NAME=FILE, where NAME is the name of a ConfigMap or Secret"};
     }
     const std::string name = item.substr(0, equals);
     if (files.contains(name)) {
@@ -246,7 +247,7 @@ Summary follow(LocalRun& run, RunView& view, StopSignals& signals, CommandContex
       stop_by = std::chrono::steady_clock::now() + run.stop_limit();
       view.notice({Notice::Kind::kMessage,
                    "",
-                   "stopping after a checkpoint; once more to stop at once",
+                   "stopping after a checkpoint; a second Ctrl-C stops at once",
                    {}});
     }
     signals_seen += arrived;
@@ -256,7 +257,7 @@ Summary follow(LocalRun& run, RunView& view, StopSignals& signals, CommandContex
     for (const Notice& notice : run.take_notices())
       view.notice(notice);
     if (!context.out.good() && !std::exchange(told, true)) {
-      context.err << "trainyard run: standard output cannot be written any more; the run goes on, "
+      context.err << "trainyard run: standard output can no longer be written; the run continues, "
                      "its status is in "
                   << run.header().run_dir << "/status.json; Ctrl-C stops it\n"
                   << std::flush;
@@ -348,34 +349,35 @@ std::vector<std::string> remarks_of(LocalRun& run, bool retry) {
   std::vector<std::string> remarks;
   const bool is_new = run.header().generation == 0;
   if (retry && is_new) {
-    remarks.emplace_back("there is no run to take up again in " + run.header().run_dir +
+    remarks.emplace_back("there is no run to retry in " + run.header().run_dir +
                          ": this is a new one");
   }
   if (run.header().taken_up == control::local::TakenUp::kAfterFailure) {
-    remarks.emplace_back("this run had failed; trying again from its newest checkpoint");
+    remarks.emplace_back("this run had failed; retrying from its newest checkpoint");
   }
   if (run.header().taken_up == control::local::TakenUp::kAfterCompletion) {
     remarks.emplace_back("this run was complete; training it further from its newest checkpoint");
   }
   if (run.header().manifest_changed) {
     remarks.emplace_back(
-        "the manifest or its options have changed since; going on with the new ones");
+        "the manifest or its options have changed since the last start; the new ones apply");
   }
   std::string unapplied;
   for (const std::string& field : run.header().unapplied_fields)
     unapplied += (unapplied.empty() ? "" : ", ") + field;
   if (!unapplied.empty()) {
-    remarks.push_back("not applied on this machine, though a cluster does: " + unapplied);
+    remarks.push_back("not applied on this machine, although a cluster applies them: " + unapplied);
   }
   if (run.state() != LocalRun::State::kFinished) return remarks;
   if (run.summary().outcome == Summary::Outcome::kFailed) {
     remarks.emplace_back(
-        "this run is over: it failed. Mend what the reason names: a changed manifest goes on from "
-        "the newest checkpoint, --retry does so with the same one");
+        "this run is over: it failed. Fix the cause that the reason names: a changed manifest "
+        "resumes from the newest checkpoint, --retry resumes with the unchanged manifest");
   } else {
     remarks.emplace_back(
         "this run is over; use another --run-dir to train again. To train it further, raise "
-        "engine.steps; to begin another run from it, name a checkpoint in engine.startFrom there");
+        "engine.steps; to start another run from it, name a checkpoint in that run's "
+        "engine.startFrom");
   }
   return remarks;
 }
@@ -446,27 +448,29 @@ void register_run(const Command& app, CommandContext& context) {
   const Command command = app.command("run", "Trains a TrainingJob on this machine.");
   auto options = std::make_shared<RunOptions>();
   command
-      .option("MANIFEST", options->manifest, "A TrainingJob, YAML or JSON; - reads standard input")
+      .option("MANIFEST", options->manifest, "TrainingJob in YAML or JSON; - reads standard input")
       .required();
-  command.option("--run-dir", options->run_dir, "Where the run lies (default runs/NAME)");
-  command.option("--nodes", options->nodes, "Instead of spec.numNodes")
-      .between(1, api::kMaxNumNodes);
-  command.option("--procs", options->procs, "Instead of spec.numProcPerNode: ranks a node")
+  command.option("--run-dir", options->run_dir,
+                 "Run directory (default runs/NAME; NAME is the name of the job)");
+  command.option("--nodes", options->nodes, "Override spec.numNodes").between(1, api::kMaxNumNodes);
+  command.option("--procs", options->procs, "Override spec.numProcPerNode, the ranks per node")
       .between(1, api::kMaxProcPerNode);
-  command.output(options->output, "json: one object per line");
-  command.flag("--retry", options->retry,
-               "Takes up a run that has failed, from its newest checkpoint");
-  command.option("--env-from", options->env_from,
-                 "NAME=FILE: variables (lines NAME=VALUE) in place of a ConfigMap or Secret of "
-                 "envFrom; repeatable");
-  command.flag("--plain", options->plain, "Lines instead of a block rewritten in place");
+  command.output(options->output, "Output format; json prints one object per line");
+  command.flag("--retry", options->retry, "Resume a failed run from its newest checkpoint");
+  command.option(
+      "--env-from", options->env_from,
+      "NAME=FILE: use the lines VARIABLE=VALUE of FILE for the ConfigMap or Secret NAME in "
+      "envFrom; repeatable");
+  command.flag("--plain", options->plain,
+               "Print lines instead of a status block that is redrawn in place");
   command
       .flag("--trace", options->trace_steps, contract::kTraceStepsDefault,
-            "Leave a trace of the newest steps (--trace=N: N of them) as RUN/trace.json")
+            "Write a trace of the last steps (--trace=N: of the last N) to RUN/trace.json")
       .between(1, contract::kTraceStepsMax);
-  command.option("--metrics-address", options->metrics_address,
-                 "Serve /metrics, /healthz and /readyz here: 127.0.0.1:9100, [::1]:9100, "
-                 "localhost:9100, :9100 (all addresses); port 0: a free one (default: nowhere)");
+  command.option(
+      "--metrics-address", options->metrics_address,
+      "HOST:PORT for /metrics, /healthz and /readyz, such as 127.0.0.1:9100 or [::1]:9100; "
+      ":9100 listens on all addresses, port 0 picks a free port (default: none)");
   command.footer(kFooter);
   command.runs([options, &context] {
     const Result<int> code = run_job(*options, context);

@@ -28,8 +28,8 @@ constexpr char kFooter[] = R"(Examples:
   trainyard sample runs/gpt2/pvc/ckpt/gpt2/g1-step-0000001000 -o json
   trainyard sample models/Qwen2.5-0.5B --prompt "The people of "
 
-The same seed gives the same text. Exit codes: 0 done; 64 wrong usage; 65 no good
-checkpoint, or a model that has diverged.)";
+The same seed gives the same text. Exit codes: 0 done; 64 wrong usage or tokenizer; 65 no good
+checkpoint, or the model has diverged.)";
 
 struct Options {
   std::string checkpoint;
@@ -130,13 +130,13 @@ void register_sample(const Command& app, CommandContext& context) {
   const Command command = app.command("sample", "Generates text from a trained model.");
   auto options = std::make_shared<Options>();
   command.option("CHECKPOINT", options->checkpoint, kModelHelp).required();
-  command.option("--prompt", options->prompt, "Text to go on from (default: a new line)");
+  command.option("--prompt", options->prompt, "Text to continue (default: a new line)");
   command.option("--tokens", options->sample.tokens, "Tokens to generate")
       .between(1, int64_t{1} << 20)
       .show_default();
   command
       .option("--temperature", options->sample.temperature,
-              "Sharpness: 0 always takes the most probable token")
+              "Randomness; 0: always the most probable token")
       .check(
           [](const std::string& text) {
             char* end = nullptr;
@@ -148,10 +148,10 @@ void register_sample(const Command& app, CommandContext& context) {
       .show_default();
   command
       .option("--top-k", options->sample.top_k,
-              "Draw among the K most probable tokens; 0: among all")
+              "Sample from the K most probable tokens; 0: from all")
       .between(0, 1'000'000'000)
       .show_default();
-  command.option("--seed", options->sample.seed, "Seed of the draws")
+  command.option("--seed", options->sample.seed, "Seed of the sampling")
       .check(
           [](const std::string& text) {
             uint64_t value = 0;
@@ -165,9 +165,9 @@ void register_sample(const Command& app, CommandContext& context) {
       .show_default();
   command.option(
       "--tokenizer", options->tokenizer,
-      "\"bytes\", a tokenizer folder or a tokenizer.json; must be the one that the model was "
-      "trained with; default: the run's own");
-  command.option("--threads", options->model.threads, "Threads; 0: all cores")
+      "Tokenizer that the model was trained with: \"bytes\", a folder or a tokenizer.json; "
+      "default: the run's own");
+  command.option("--threads", options->model.threads, "Number of threads; 0: all cores")
       .between(0, 1024)
       .show_default();
   command.output(options->output);

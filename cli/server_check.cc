@@ -87,7 +87,7 @@ Result<ServerAnswer> dry_run(const std::string& document, const std::string& ns)
   TRAINYARD_ASSIGN(const std::string said,
                    read_file("/proc/self/fd/" + std::to_string(errors.get()), kMaxAnswerBytes));
   std::string words_said = one_line(said);
-  if (words_said.empty()) words_said = "kubectl ended with status " + std::to_string(status);
+  if (words_said.empty()) words_said = "kubectl exited with status " + std::to_string(status);
   return is_refusal(said) ? ServerAnswer{{}, words_said} : ServerAnswer{words_said, {}};
 }
 
@@ -109,7 +109,7 @@ std::string pod_of(const api::TrainingJob& job) {
 
 Result<ServerAnswer> ask_server(const std::string& manifest, const api::TrainingJob& job) {
   if (text::parse(manifest).root.find("kind") == nullptr) {
-    return ServerAnswer{"the file holds an engine alone, which is no object of a cluster", {}};
+    return ServerAnswer{"the file holds only an engine, which is not a Kubernetes object", {}};
   }
   const std::string& ns = job.metadata.namespace_name;
   TRAINYARD_ASSIGN(ServerAnswer answer, dry_run(manifest, ns));

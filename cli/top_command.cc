@@ -28,14 +28,14 @@ constexpr char kFooter[] = R"(Examples:
   trainyard top runs/state-of-the-union -o json | jq .rates
   trainyard top 127.0.0.1:9100
 
-Shows a run as it goes: how far it is, and for each rank its step, phase, tokens a second and what
-its time goes to, over the last few seconds (with --once: since the rank started). FWD and BWD
-compute, COMM waits for other ranks, DATA for the next batch, OPT updates, EVAL evaluates, CKPT is
-the stall of checkpoints. It reads RUN/live.json, which `trainyard run` replaces every second, and
-touches nothing else; of a run or an agent that serves metrics the address will do as well.
-q or Ctrl-C ends it; it ends by itself with the run.
+Shows the progress of a run. For each rank it shows step and phase, and for the last few seconds the
+tokens per second and how the rank spent its time. With --once, these figures cover the time since
+the rank started. FWD and BWD are the forward and backward passes, COMM is waiting for other ranks,
+DATA waiting for the next batch, OPT the optimizer, EVAL evaluation, and CKPT waiting for
+checkpoints. `top` only reads RUN/live.json, which `trainyard run` replaces every second, or the
+metrics of a run or an agent. It exits when the run ends, or on q or Ctrl-C.
 
-Exit codes: 0; 64 wrong usage, no run in that directory or nobody at that address.)";
+Exit codes: 0 done; 64 wrong usage, or the directory or address has no run.)";
 
 /// Rates are taken over about this time: long enough to be calm, short enough to be news.
 constexpr std::chrono::seconds kRateWindow{5};
@@ -164,24 +164,23 @@ Status show(const TopOptions& options, CommandContext& context) {
 std::string explain(const TopOptions& options, const Error& error) {
   if (error.code != ErrorCode::kNotFound) return error.message;
   return "RUN: found no " + std::string(kLiveFile) + " in \"" + options.run +
-         "\", wanted the directory of a `trainyard run` (runs/NAME) that has begun, or HOST:PORT";
+         "\", wanted the directory of a `trainyard run` (runs/NAME) that has started, or HOST:PORT";
 }
 
 }  // namespace
 
 void register_top(const Command& app, CommandContext& context) {
-  const Command command = app.command("top", "Shows a run as it goes, rank by rank.");
+  const Command command = app.command("top", "Shows a run live, rank by rank.");
   auto options = std::make_shared<TopOptions>();
   command
       .option("RUN", options->run,
-              "A run directory (runs/NAME), or the address where a run or an agent serves "
-              "its metrics")
+              "Run directory (runs/NAME), or HOST:PORT of the metrics of a run or an agent")
       .required();
-  command.flag("--once", options->once, "Print one state and end");
-  command.option("--interval", options->interval_s, "Seconds between looks")
+  command.flag("--once", options->once, "Print the current state and exit");
+  command.option("--interval", options->interval_s, "Seconds between updates")
       .between_reals(kMinInterval_s, kMaxInterval_s)
       .show_default();
-  command.output(options->output, "json: one object per line");
+  command.output(options->output, "Output format; json prints one object per line");
   command.footer(kFooter);
   command.runs([options, &context] {
     const Status shown = show(*options, context);

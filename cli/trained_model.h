@@ -20,8 +20,8 @@ struct NamedModel {
 
 /// What `evaluate` and `sample` say of their first argument.
 inline constexpr char kModelHelp[] =
-    "A checkpoint, a job's checkpoint or run directory (its newest good one), or a Hugging Face "
-    "folder";
+    "A checkpoint, a job's checkpoint or run directory (its newest good checkpoint), or a Hugging "
+    "Face folder";
 
 struct ModelOptions {
   int threads = 0;              ///< 0: all cores

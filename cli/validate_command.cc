@@ -26,13 +26,12 @@ constexpr char kFooter[] = R"(Examples:
   trainyard validate --server job.yaml
   helm template chart | trainyard validate -
 
-Every fault is printed, one per line: FILE:LINE: FIELD: found X, wanted Y.
-The pod template is checked against the types and rules of Kubernetes' PodTemplateSpec.
-Where the data is on this machine, the manifest is checked against it as well.
-The line of a valid file says what was not looked at.
+Prints every fault, one per line: FILE:LINE: FIELD: found X, wanted Y. Checks the pod template
+against the types and rules of Kubernetes' PodTemplateSpec. If the data is on this machine, checks
+the manifest against it. For a valid file, the output names the checks that were skipped.
 
-Exit codes: 0 every file is valid; 64 a file has faults or cannot be read; 75 --server
-could not ask an API server.)";
+Exit codes: 0 every file is valid; 64 a file has faults or cannot be read; 75 --server got no answer
+from the API server.)";
 
 struct ValidateOptions {
   std::vector<std::string> files;
@@ -118,15 +117,15 @@ Checked check_file(const std::string& file, bool server) {
   return result;
 }
 
-/// " (X was not looked at; Y)" for what a valid file was not held against; empty where for all.
+/// " (X was not checked; Y)" for what a valid file was not held against; empty where for all.
 std::string unseen(const Checked& result) {
   std::string text;
   const auto add = [&](const std::string& part) { text += (text.empty() ? " (" : "; ") + part; };
-  if (!result.data_seen) add("its data is not here and was not looked at");
+  if (!result.data_seen) add("its data is not on this machine and was not checked");
   if (!result.server_silence.empty()) {
     add("no API server was asked: " + result.server_silence);
   } else if (result.has_template && !result.server_asked) {
-    add("its pods were not shown to an API server, as --server does");
+    add("its pods were not checked by an API server; --server does this");
   }
   return text.empty() ? text : text + ")";
 }
@@ -206,12 +205,14 @@ void validate(const ValidateOptions& options, CommandContext& context) {
 }  // namespace
 
 void register_validate(const Command& app, CommandContext& context) {
-  const Command command = app.command("validate", "Lists everything wrong with manifests.");
+  const Command command = app.command("validate", "Lists every fault in manifests.");
   auto options = std::make_shared<ValidateOptions>();
-  command.option("FILE", options->files, "Manifests to check, YAML or JSON; - reads standard input")
+  command
+      .option("FILE", options->files, "Manifests to check, in YAML or JSON; - reads standard input")
       .required();
-  command.flag("--server", options->server,
-               "Ask the API server of kubectl's context too, by a dry run that changes nothing");
+  command.flag(
+      "--server", options->server,
+      "Also send a dry run, which changes nothing, to the API server of kubectl's context");
   command.output(options->output);
   command.footer(kFooter);
   command.runs([options, &context] { validate(*options, context); });

@@ -38,7 +38,7 @@ Result<Json> parse(const std::string& line) {
   Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded() || !json.is_object()) {
     return Error{ErrorCode::kInvalidData,
-                 "message is no JSON object: \"" + line.substr(0, 80) + "\""};
+                 "message is not a JSON object: \"" + line.substr(0, 80) + "\""};
   }
   return json;
 }

@@ -57,9 +57,9 @@ void Planner::recover_status(int64_t last_generation) {
   if (open_attempt(next_) != nullptr) end_attempt(nullptr, kStatusLost);
   clear_running_conditions(next_, "somebody has changed the status", now_);
   tell(EventType::kWarning, kStatusLost,
-       "somebody has emptied or changed the status, which speaks of generation " +
-           std::to_string(next_.membership.generation) + " after " +
-           std::to_string(last_generation) + " began: what it counted is lost");
+       "somebody has emptied or changed the status: it names generation " +
+           std::to_string(next_.membership.generation) + " after generation " +
+           std::to_string(last_generation) + " began, so its counts are lost");
   next_.membership.generation = last_generation;
   if (next_.nodes.target == 0) {
     next_.nodes.target = policies::nodes_at_start(spec_);

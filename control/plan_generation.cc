@@ -346,12 +346,13 @@ void Planner::restart(const Loss& cause, const std::vector<Loss>& losses) {
 /// memory.
 void Planner::tell_of_lost_memory(const policies::RestartScope& scope,
                                   policies::MemoryBacking backing) {
-  const std::string resumes = next_.checkpoint ? "ranks resume from the checkpoint of step " +
-                                                     std::to_string(next_.checkpoint->last_step)
-                                               : "the job begins anew, as it has no checkpoint yet";
+  const std::string resumes = next_.checkpoint
+                                  ? "ranks resume from the checkpoint of step " +
+                                        std::to_string(next_.checkpoint->last_step)
+                                  : "the job starts from scratch, as it has no checkpoint yet";
   if (scope.scope == policies::Scope::kAll) {
     tell(EventType::kWarning, "MemoryLost",
-         "all pods are replaced, and the states in their memory go with them: " + resumes);
+         "all pods are replaced, and the states in their memory are lost: " + resumes);
     return;
   }
   if (backing == policies::MemoryBacking::kCopies) return;
@@ -362,7 +363,7 @@ void Planner::tell_of_lost_memory(const policies::RestartScope& scope,
     if (!loss->pod_goes_on) continue;
     tell(EventType::kWarning, "MemoryLost",
          "pod " + loss->pod_name +
-             " is replaced, and the states in its memory go with it: " + resumes + advice);
+             " is replaced, and the states in its memory are lost: " + resumes + advice);
   }
 }
 

@@ -77,14 +77,14 @@ void describe_size(api::TrainingJobStatus& status, const api::TrainingJobSpec& s
     if (lacks_spares(status)) return;
     set_condition(status,
                   {ConditionType::kDegraded, ConditionStatus::kTrue, api::reason::kSparesExhausted,
-                   "no spare pod stands ready: a lost pod is replaced by a new one"},
+                   "no spare pod is ready: a lost pod is replaced by a new one"},
                   now);
   } else if (wanted < spec.num_nodes || find_condition(status, ConditionType::kDegraded)) {
-    set_condition(
-        status,
-        {ConditionType::kDegraded, ConditionStatus::kFalse, api::reason::kBelowNumNodes,
-         wanted < spec.num_nodes ? policies::not_allowed_text(spec) : "all nodes wanted are there"},
-        now);
+    set_condition(status,
+                  {ConditionType::kDegraded, ConditionStatus::kFalse, api::reason::kBelowNumNodes,
+                   wanted < spec.num_nodes ? policies::not_allowed_text(spec)
+                                           : "all wanted nodes are present"},
+                  now);
   }
 }
 

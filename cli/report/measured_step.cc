@@ -35,7 +35,7 @@ using Events = std::map<int, std::map<int64_t, std::vector<Event>>>;
 
 Result<Events> read_events(const std::filesystem::path& trace_file) {
   std::ifstream file(trace_file);
-  if (!file) return Error{ErrorCode::kIo, trace_file.string() + ": found none that can be read"};
+  if (!file) return Error{ErrorCode::kIo, trace_file.string() + ": cannot be opened"};
   Events events;
   std::string line;
   std::getline(file, line);  // the header
@@ -118,8 +118,9 @@ Result<Timeline> measured_step(const std::filesystem::path& trace_file) {
     end = std::max(end, of_rank.back().end);
   }
   if (!(end > begin)) {
-    return Error{ErrorCode::kNotFound,
-                 trace_file.string() + ": found no step that all ranks have whole, wanted one"};
+    return Error{
+        ErrorCode::kNotFound,
+        trace_file.string() + ": found no step that every rank traced completely, wanted one"};
   }
   Timeline timeline{.title = fmt::format("Step {}", grouped(step + 1)),
                     .unit = "ms",

@@ -45,7 +45,7 @@ std::string key_figures(const Summary& summary) {
            "at step " + grouped(summary.best->step));
   }
   if (summary.skipped_steps > 0) {
-    figure(html, "skipped steps", grouped(summary.skipped_steps), "taught nothing");
+    figure(html, "skipped steps", grouped(summary.skipped_steps), "did not change the model");
   }
   if (summary.final_loss) {
     figure(html, "loss", fmt::format("{:.4f}", *summary.final_loss), "nats per token");

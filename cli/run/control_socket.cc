@@ -95,11 +95,11 @@ Result<ControlSocketFolder> ControlSocketFolder::below_temporary(
 
 Status ControlSocketFolder::restore() const {
   if (::mkdir(folder_.c_str(), 0700) != 0 && errno != EEXIST) {
-    return io_error("make the control socket's folder " + folder_.string(), errno);
+    return io_error("create the folder of the control socket " + folder_.string(), errno);
   }
   if (is_ours(folder_)) return {};
   return Error{ErrorCode::kConflict, folder_.string() +
-                                         ": found something else than this run's folder of mode "
+                                         ": found something other than this run's folder of mode "
                                          "0700 for its control socket; remove it"};
 }
 

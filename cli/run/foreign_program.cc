@@ -26,7 +26,7 @@ Error not_of_this_machine(const std::string& path, const std::string& name) {
   return {ErrorCode::kInvalidConfig,
           path + " (" + name +
               "): found valueFrom, which only a cluster can look up, wanted a value; set " + name +
-              " in the environment of trainyard run, and the program has it from there"};
+              " in the environment of trainyard run, which the program inherits"};
 }
 
 /// The container in the template's JSON, for the fields that no rule looks at.
@@ -218,9 +218,9 @@ Status check_foreign_folders(const api::TrainingJobSpec& spec) {
   const Node node = node_of(spec, *container);
   const std::string working_dir = foreign_working_dir(spec);
   if (!working_dir.empty() && !is_folder(working_dir)) {
-    return Error{ErrorCode::kInvalidConfig, text::join_path(path, "workingDir") + ": found " +
-                                                text::describe(working_dir) +
-                                                ", which is no folder of this machine, wanted one"};
+    return Error{ErrorCode::kInvalidConfig,
+                 text::join_path(path, "workingDir") + ": found " + text::describe(working_dir) +
+                     ", which is not a folder on this machine, wanted a folder"};
   }
   const Node* mounts = node.find("volumeMounts");
   for (size_t i = 0; mounts != nullptr && i < mounts->items.size(); ++i) {
@@ -230,8 +230,8 @@ Status check_foreign_folders(const api::TrainingJobSpec& spec) {
     const std::string item = text::join_path(text::join_path(path, "volumeMounts"), i);
     return Error{ErrorCode::kInvalidConfig,
                  text::join_path(item, "mountPath") + ": found " + text::describe(at->string) +
-                     ", where nothing is on this machine, wanted what the program finds there in a "
-                     "cluster: a local run mounts no volumes"};
+                     ", which does not exist on this machine, wanted the files that the program "
+                     "finds there in a cluster: a local run mounts no volumes"};
   }
   return {};
 }

@@ -163,13 +163,13 @@ std::string header_text(const RunHeader& header) {
       fmt::format("{}: {} rank{} on {} node{}", header.job_name, header.ranks,
                   header.ranks == 1 ? "" : "s", header.nodes, header.nodes == 1 ? "" : "s");
   if (header.threads_per_rank > 0) {
-    text += fmt::format(", {} thread{} a rank", header.threads_per_rank,
+    text += fmt::format(", {} thread{} per rank", header.threads_per_rank,
                         header.threads_per_rank == 1 ? "" : "s");
   }
   text += fmt::format("; run directory {}\n", header.run_dir);
   if (header.resumed) {
-    text += fmt::format("resuming the run found there: generation {}, step {}\n", header.generation,
-                        header.step);
+    text += fmt::format("resuming the run in this directory: generation {}, step {}\n",
+                        header.generation, header.step);
   }
   return text;
 }
@@ -187,7 +187,7 @@ std::string traced_rank_text(const TracedRank& rank) {
   const std::string steps =
       fmt::format("{} step{}", grouped(rank.steps), rank.steps == 1 ? "" : "s");
   if (rank.steps == 0 || rank.communication_s <= 0) return steps + ", no communication";
-  return fmt::format("{}, {:.1f} ms communication a step, {:.0f} % of it hidden under compute",
+  return fmt::format("{}, {:.1f} ms communication per step, {:.0f} % of it hidden under compute",
                      steps, 1e3 * rank.communication_s / static_cast<double>(rank.steps),
                      100 * rank.hidden);
 }
@@ -204,12 +204,13 @@ std::string summary_text(const Summary& summary) {
   text += "\n";
   std::string steps = grouped(summary.step);
   if (summary.total_steps > 0) steps += " of " + grouped(summary.total_steps);
-  if (summary.stopped_early) steps += ": stopped early, as the validation loss no longer fell";
+  if (summary.stopped_early) steps += ": stopped early, because the validation loss no longer fell";
   add_row(text, "steps", steps);
   if (summary.skipped_steps > 0) {
-    add_row(text, "skipped steps",
-            grouped(summary.skipped_steps) +
-                ": their loss or gradient was not finite or too large, and taught nothing");
+    add_row(
+        text, "skipped steps",
+        grouped(summary.skipped_steps) +
+            ": their loss or gradient was not finite or too large; they did not change the model");
   }
   if (!summary.layout.empty()) add_row(text, "layout", summary.layout);
   if (summary.final_loss) add_row(text, "loss", fixed(*summary.final_loss, 4));

@@ -105,10 +105,11 @@ Status check_threads(const api::TrainingJobSpec& spec) {
       kThreadsOfRun + size.nodes * (kThreadsOfAgent + size.ranks_of_node * threads_of_rank(spec)));
   const int64_t found = threads_possible(wanted);
   if (found >= wanted) return {};
-  return Error{ErrorCode::kInvalidConfig,
-               "limit of processes and threads: found room for " + std::to_string(found) +
-                   ", wanted at least " + std::to_string(wanted) + " for " + size.text() +
-                   "; raise it (ulimit -u, or pids.max of the control group) or end others"};
+  return Error{
+      ErrorCode::kInvalidConfig,
+      "limit of processes and threads: found room for " + std::to_string(found) +
+          ", wanted at least " + std::to_string(wanted) + " for " + size.text() +
+          "; raise it (ulimit -u, or pids.max of the control group) or stop other processes"};
 }
 
 /// Of the process that takes the most before its model: the stacks of its threads count as a whole.
@@ -149,8 +150,8 @@ std::string doubt_of_cpu_time() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_CPU, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "";
   return "limit of processor time: found " + std::to_string(limit.rlim_cur) +
-         " s (ulimit -t); the system ends each rank that has computed as long, and it goes on from "
-         "its newest checkpoint; raise it (ulimit -t unlimited)";
+         " s (ulimit -t); the system kills each rank that has used this much processor time, and "
+         "the rank restarts from the newest checkpoint; raise it (ulimit -t unlimited)";
 }
 
 }  // namespace trainyard::cli

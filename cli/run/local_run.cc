@@ -29,7 +29,7 @@ constexpr size_t kShownLastLines = 8;
 constexpr char kLogName[] = "run.log";
 
 std::string exit_text(const control::RankExit& exit) {
-  const std::string how = exit.signal != 0 ? "was ended by " + signal_text(exit.signal)
+  const std::string how = exit.signal != 0 ? "was killed by " + signal_text(exit.signal)
                                            : "exited with code " + std::to_string(exit.exit_code);
   return "rank " + std::to_string(exit.rank) + " (" + exit.pod_name + ") " + how;
 }
@@ -39,8 +39,7 @@ Error unusable(const std::filesystem::path& run_dir, Error error) {
   if (error.code != ErrorCode::kIo) return error;
   return {ErrorCode::kInvalidConfig,
           "run directory " + run_dir.string() + ": " + error.message +
-              "; mend that (make room, where it is full) or name another "
-              "one (--run-dir)"};
+              "; fix that (free space if the disk is full) or name another directory (--run-dir)"};
 }
 
 std::optional<std::string> variable_here(const std::string& name) {
@@ -226,7 +225,7 @@ void LocalRun::on_error(const Error& error) {
   if (error.message == std::exchange(last_error_, error.message)) return;
   std::string text = error.message;
   if (error.code == ErrorCode::kIo) {
-    text += "; it is tried again until it works: mend that (make room, where it is full)";
+    text += "; the run retries until it works: fix that (free space if the disk is full)";
     if (!stopping) text += ", or stop with Ctrl-C";
   }
   add_notice({Notice::Kind::kWarning, "ReconcileFailed", std::move(text), {}});
@@ -328,11 +327,12 @@ void LocalRun::keep_reachable() {
   if (restored) restored = transport_->listen_again();
   if (restored) {
     last_unreachable_.clear();
-    return add_notice({Notice::Kind::kWarning,
-                       "ControlSocketRestored",
-                       socket_folder_->socket_path().string() +
-                           " had been removed; it was made again, so that new agents find the run",
-                       {}});
+    return add_notice(
+        {Notice::Kind::kWarning,
+         "ControlSocketRestored",
+         socket_folder_->socket_path().string() +
+             " had been removed; it was created again, so that new agents find the run",
+         {}});
   }
   if (restored.error().message == std::exchange(last_unreachable_, restored.error().message))
     return;
@@ -379,14 +379,13 @@ Summary LocalRun::summary() {
     summary.directory_gone = true;
     summary.reason = "RunDirectoryGone: " + header_.run_dir +
                      " was removed, moved or replaced while the run used it; its ranks were "
-                     "stopped. Put it back to go on from its checkpoints, or start anew";
+                     "stopped. Put it back to resume from its checkpoints, or start a new run";
     return summary;
   }
   if (state_ == State::kUnrecorded && summary.outcome == Summary::Outcome::kStopped) {
     summary.reason =
-        "NotRecorded: its ranks have ended, but how the run stands could not be "
-        "written down: " +
-        failing_ + ". Mend that (make room, where it is full) and run it again to go on";
+        "NotRecorded: its ranks have ended, but the status of the run could not be written: " +
+        failing_ + ". Fix that (free space if the disk is full) and run it again to resume";
   }
   if (!options_.job.spec.engine) return summary;
   summary.checkpoint_dir = cluster_->checkpoint_dir().string();
@@ -436,7 +435,7 @@ void LocalRun::press_stop() {
   cluster_->terminate_all();
   add_notice({Notice::Kind::kWarning,
               "StopNotRecorded",
-              why + ": the ranks are told to checkpoint and end all the same",
+              why + ": the ranks are told to write a checkpoint and stop anyway",
               {}});
 }
 

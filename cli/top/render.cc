@@ -195,7 +195,7 @@ std::string news_text(const TopFrame& frame) {
   if (age < kOldAfter_s && frame.process_alive) return "live";
   const std::string pid = std::to_string(frame.now->pid);
   return "no news for " + duration_text(age) + ": process " + pid +
-         (frame.process_alive ? " is there but silent" : " is gone");
+         (frame.process_alive ? " is running but silent" : " is gone");
 }
 
 void add_job(const TopFrame& frame, std::vector<std::string>& lines) {
@@ -287,8 +287,9 @@ std::vector<std::string> render_top(const TopFrame& frame) {
         line_of(priority, pipeline, [&](const Column& column) { return column.cell(row); }));
   }
   if (room < now.ranks.size()) {
-    add_broken(fmt::format("... {} more; those behind are shown", now.ranks.size() - room),
-               frame.columns, lines);
+    add_broken(
+        fmt::format("... {} more ranks; those furthest behind are shown", now.ranks.size() - room),
+        frame.columns, lines);
   }
   // On a screen of fewer rows than that what comes last is left out.
   if (frame.rows > 0) lines.resize(std::min(lines.size(), static_cast<size_t>(frame.rows)));

@@ -47,16 +47,15 @@ bool limits_text(char* text, size_t size) {
   const int n =
       std::snprintf(line, sizeof line,
                     the_words == LastWords::kJson
-                        ? "{\"level\":\"error\",\"message\":\"%s: %s%s; raise the limit, give the "
-                          "job less, or end "
-                          "other processes\"}\n"
-                        : "%s: %s%s; raise the limit, give the job less, or end other processes\n",
+                        ? "{\"level\":\"error\",\"message\":\"%s: %s%s; raise the limit, use a "
+                          "smaller job, or stop other processes\"}\n"
+                        : "%s: %s%s; raise the limit, use a smaller job, or stop other processes\n",
                     the_program, what, limits);
   if (n > 0) (void)!::write(STDERR_FILENO, line, static_cast<size_t>(n));
   ::_exit(code);
 }
 
-[[noreturn]] void no_memory() { end("memory cannot be had"); }
+[[noreturn]] void no_memory() { end("memory cannot be allocated"); }
 
 [[noreturn]] void terminate() {
   if (const std::exception_ptr thrown = std::current_exception()) {
@@ -72,7 +71,7 @@ bool limits_text(char* text, size_t size) {
     } catch (const std::exception& error) {
       std::fprintf(stderr, "%s: %s\n", the_program, error.what());
     } catch (...) {
-      std::fprintf(stderr, "%s: an exception of no known kind\n", the_program);
+      std::fprintf(stderr, "%s: an exception of unknown type\n", the_program);
     }
   }
   std::abort();

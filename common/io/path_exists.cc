@@ -9,7 +9,7 @@ Result<bool> path_exists(const std::filesystem::path& path) {
   const std::filesystem::file_status status = std::filesystem::status(path, code);
   if (status.type() == std::filesystem::file_type::not_found) return false;
   if (!std::filesystem::status_known(status)) {
-    return Error{ErrorCode::kIo, "look at " + path.string() + ": " + code.message()};
+    return Error{ErrorCode::kIo, "stat " + path.string() + ": " + code.message()};
   }
   return true;
 }

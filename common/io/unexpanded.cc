@@ -21,10 +21,11 @@ std::string unexpanded(const std::filesystem::path& path) {
     const std::string name = part.string();
     if (name == "~" || name.find('$') != std::string::npos) {
       return "'" + name +
-             "' is what a shell replaces, and no shell reads this: write the folder out";
+             "' is what a shell expands, but no shell reads this: write the folder in full";
     }
     if (is_scheme(name)) {
-      return "'" + name + "//' is no folder of this machine: copy the files to one, or mount them";
+      return "'" + name +
+             "//' is not a folder on this machine: copy the files to one, or mount them";
     }
   }
   return "";

@@ -19,7 +19,7 @@ class Reader {
     if (at_ == text_.size()) return;  // a null root, as an empty YAML document
     read_value();
     skip_space();
-    if (at_ < text_.size()) fail("the end of the text: one JSON value a file");
+    if (at_ < text_.size()) fail("the end of the text: one JSON value per file");
   }
 
  private:

@@ -15,11 +15,11 @@ struct PointerFile {
 /// git-annex (an unlocked file) leaves in the place of one that is not fetched. Pure.
 inline std::optional<PointerFile> pointer_file(std::string_view content) {
   if (content.starts_with("version https://git-lfs.github.com/spec/")) {
-    return PointerFile{"a pointer of Git LFS in the place of the file",
+    return PointerFile{"a pointer of Git LFS instead of the file",
                        "fetch the file by git lfs pull"};
   }
   if (content.starts_with("/annex/objects/")) {
-    return PointerFile{"a pointer of git-annex in the place of the file",
+    return PointerFile{"a pointer of git-annex instead of the file",
                        "fetch the file by git annex get"};
   }
   return std::nullopt;

@@ -115,7 +115,7 @@ class Events final : public YAML::EventHandler {
     if (document_done_) {
       builder_.stop(
           mark, "a second document",
-          "one document a file (the first starts on line " + std::to_string(first_->line) + ")");
+          "one document per file (the first starts on line " + std::to_string(first_->line) + ")");
     }
     if (!first_) first_ = mark;
   }

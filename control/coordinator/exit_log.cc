@@ -25,7 +25,7 @@ void ExitLog::tell_rest(MonoTime now) {
       continue;
     }
     if (told.untold > 0) {
-      logger_.warning("more ranks exited than are told one by one",
+      logger_.warning("more ranks exited than are logged one by one",
                       {{"pod", told.pod_name}, {"others", told.untold}});
     }
     entry = told_.erase(entry);

@@ -45,7 +45,8 @@ void log_one(gpr_log_func_args* args) {
   }
   if (++to.lines > kLinesPerPeriod) return;
   const std::string text = printable_text(args->message, kTextBytesMax);
-  if (left_out > 0) to.logger->warning("gRPC said more than is logged", {{"lines", left_out}});
+  if (left_out > 0)
+    to.logger->warning("gRPC wrote more lines than are logged", {{"lines", left_out}});
   to.logger->log(args->severity == GPR_LOG_SEVERITY_ERROR ? LogLevel::kWarning : LogLevel::kDebug,
                  "gRPC", {{"text", text}});
 }

@@ -52,9 +52,9 @@ class Listener {
     builder.SetMaxReceiveMessageSize(static_cast<int>(kMaxControlMessageBytes));
     server_ = builder.BuildAndStart();
     if (!server_ || ::lstat(path.c_str(), &made_) != 0) {
-      return Error{ErrorCode::kIo, "control socket " + path +
-                                       ": cannot listen; is its directory "
-                                       "there and writable?"};
+      return Error{ErrorCode::kIo,
+                   "control socket " + path +
+                       ": cannot listen; does its directory exist, and is it writable?"};
     }
     return {};
   }
@@ -88,7 +88,7 @@ class GrpcTransport::Impl {
     if (listeners_.size() >= kMaxListeners) {
       return Error{ErrorCode::kUnavailable, "control socket " + path_ + ": removed " +
                                                 std::to_string(listeners_.size()) +
-                                                " times; it is not made again"};
+                                                " times; it is not created again"};
     }
     TRAINYARD_ASSIGN(std::unique_ptr<Listener> listener, Listener::at(path_, streams_));
     listeners_.push_back(std::move(listener));

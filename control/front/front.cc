@@ -367,7 +367,9 @@ void Front::cut(Id id, std::string_view why) {
 
 void Front::cut_excess() {
   while (const std::optional<Id> id = places_.excess())
-    cut(*id, "there are too many connections, or bytes of those whose tokens are not known yet");
+    cut(*id,
+        "there are too many connections, or too many bytes of connections whose tokens are not "
+        "known yet");
 }
 
 void Front::cut_overdue(MonoTime now) {

@@ -200,7 +200,7 @@ Status check_no_run(const std::filesystem::path& run_dir) {
   return Error{ErrorCode::kInvalidData, (run_dir / kJobFile).string() +
                                             ": found nothing, wanted the job " +
                                             json(stored->uid).dump() + " of the run that " +
-                                            kStatusFile + " tells of" + kPutBack};
+                                            kStatusFile + " describes" + kPutBack};
 }
 
 /// A job that is over as one that was stopped: its next life begins where its checkpoints end.

@@ -43,7 +43,7 @@ Status check_run_dir(const std::filesystem::path& run_dir) {
                                                 (nearest == run_dir ? "it" : nearest.string()) +
                                                 " is " + found + "; name another one"};
   };
-  if (!std::filesystem::is_directory(nearest, code)) return refused("no directory");
+  if (!std::filesystem::is_directory(nearest, code)) return refused("not a directory");
   if (::access(nearest.c_str(), W_OK | X_OK) != 0) return refused("not writable for this user");
   return check_entries(run_dir);
 }

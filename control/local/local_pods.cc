@@ -45,13 +45,13 @@ ContainerExit lost_exit(const PodRecord& record, Time now) {
   exit.exit_code = 128 + SIGKILL;
   exit.reason = "Lost";
   exit.message = "process " + std::to_string(record.process.pid) +
-                 " is gone and left no exit record: it was killed, or the disk was full";
+                 " no longer exists and left no exit record: it was killed, or the disk was full";
   exit.finished_at = now;
   return exit;
 }
 
 std::string killed_text(const PodRecord& record, int signal_number) {
-  return "its agent, process " + std::to_string(record.process.pid) + ", was ended by " +
+  return "its agent, process " + std::to_string(record.process.pid) + ", was killed by " +
          signal_text(signal_number) + "; its ranks ended with it";
 }
 

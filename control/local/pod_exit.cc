@@ -45,7 +45,7 @@ Status reserve_pod_exit(const std::filesystem::path& pod_dir) {
       ::open(reserve.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666));
   if (!fd.valid()) return io_error("create " + reserve.string(), errno);
   const int error = ::posix_fallocate(fd.get(), 0, kMaxBytes);
-  if (error != 0) return io_error("take room for " + reserve.string(), error);
+  if (error != 0) return io_error("reserve space for " + reserve.string(), error);
   return {};
 }
 
@@ -67,7 +67,8 @@ Result<ContainerExit> read_pod_exit(const std::filesystem::path& pod_dir,
   try {
     const json record = parse_record(text);
     if (record.at("podUID").get<std::string>() != pod_uid) {
-      return Error{ErrorCode::kNotFound, path.string() + ": is of another pod than " + pod_uid};
+      return Error{ErrorCode::kNotFound,
+                   path.string() + ": belongs to another pod than " + pod_uid};
     }
     return exit_from_json(record.at("exit"));
   } catch (const json::exception& error) {

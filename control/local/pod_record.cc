@@ -105,7 +105,7 @@ Result<PodRecord> read_pod_record(const std::filesystem::path& pod_dir) {
   Result<PodRecord> record = decode_pod_record(text);
   if (record) return record;
   return bad(path.string() + ": no pod record: " + record.error().message +
-             "; end the pod's processes by hand and remove the folder");
+             "; stop the pod's processes by hand and remove the folder");
 }
 
 Status remove_pod_record(const std::filesystem::path& pod_dir) {

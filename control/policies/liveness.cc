@@ -91,7 +91,7 @@ void judge_unheard(const LivenessInput& input, const ObservedPod& pod, Liveness&
   if (!input.ran || sign.empty()) return;
   const Duration listened = listened_since(*input.facts, input.facts->listens_since, input.now);
   if (listened < limit) return look_in(liveness, limit - listened);
-  liveness.lost.push_back({&pod, "not heard of by a new coordinator" + sign});
+  liveness.lost.push_back({&pod, "a new coordinator received nothing from it" + sign});
 }
 
 /// Adds kept members whose streams have ended to those that are late: a restart keeps no pod beside
@@ -105,7 +105,8 @@ void add_unreachable(const JoiningInput& input, const MembersByPod& told, Livene
     if (listened_since(*input.facts, fact.since, input.now) <= kStreamGrace) continue;
     const bool is_late = std::any_of(liveness.lost.begin(), liveness.lost.end(),
                                      [&](const LostMember& lost) { return lost.pod == pod; });
-    if (!is_late) liveness.lost.push_back({pod, "its agent has no stream, and another is late"});
+    if (!is_late)
+      liveness.lost.push_back({pod, "its agent has no stream, and another agent is late"});
   }
 }
 

@@ -50,7 +50,7 @@ constexpr Family kStepDuration{
 constexpr Family kStageDuration{
     "trainyard_stage_duration_seconds",
     Kind::kHistogram,
-    "What turns of the training loop were spent on, one observation a turn that met the stage.",
+    "Time of the training loop's turns by stage, one observation per turn that met the stage.",
     {"stage"}};
 
 // By rank.
@@ -123,7 +123,7 @@ constexpr Family kRankResident{"trainyard_rank_resident_memory_bytes",
 constexpr Family kRankStall{
     "trainyard_rank_checkpoint_stall_seconds_total",
     Kind::kCounter,
-    "Time that training stood still for checkpoints: the wait for the one before, and the copy.",
+    "Time that training paused for checkpoints: the wait for the previous one, and the copy.",
     {"rank"}};
 
 constexpr std::array kOwnFamilies = {kStep,

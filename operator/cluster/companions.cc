@@ -213,10 +213,11 @@ Result<Companions::Ensured> Companions::settle(const kube::Resource& resource,
     return again.error().to_error("create " + what);
   }
   return Ensured{
-      control::Refusal{api::reason::kNameConflict,
-                       what + " is still that of a deleted job of the same name, which a finalizer "
-                              "holds; waiting",
-                       true},
+      control::Refusal{
+          api::reason::kNameConflict,
+          what +
+              " still belongs to a deleted job of the same name, which a finalizer holds; waiting",
+          true},
       {}};
 }
 
@@ -242,7 +243,7 @@ Result<std::optional<control::Refusal>> Companions::keep_authorities(const api::
     if (!kept.authorities.empty()) return Reply();
     return Reply(control::Refusal{api::reason::kAdmissionRefused,
                                   "the operator does not serve the control stream yet, which the "
-                                  "ranks meet by; its log says why",
+                                  "ranks need to meet; its log says why",
                                   true});
   }
   const json wanted = render::render_control_config(job, authorities);
@@ -267,7 +268,7 @@ Status Companions::remove_leftover(const kube::Resource& resource, const kube::O
   if (!gone) {
     return removed.error().to_error("delete " + std::string(resource.kind) + " " + name.name);
   }
-  logger_.info("removed what a deleted job of the same name has left",
+  logger_.info("removed an object that a deleted job of the same name left behind",
                {{"namespace", name.ns}, {"name", name.name}, {"resource", resource.plural}});
   return {};
 }
@@ -329,7 +330,7 @@ Result<bool> Companions::adjust_budget(const api::ObjectMeta& job, const json& b
     return put_budget(job, members);
   }
   if (controlling_job(budget) != job.uid) {
-    logger_.warning("disruption budget is somebody else's",
+    logger_.warning("disruption budget belongs to another owner",
                     {{"namespace", name.ns}, {"name", name.name}});
     return true;
   }

@@ -281,7 +281,8 @@ Status Endpoints::leave_to_kubernetes(const control::Observed& observed,
   }
   if (found) {
     if (controlling_job(*found) != job.uid) {
-      return Error{ErrorCode::kUnavailable, "Service " + name.name + " is still another job's"};
+      return Error{ErrorCode::kUnavailable,
+                   "Service " + name.name + " still belongs to another job"};
     }
     if (at(at(*found, "spec"), "selector").is_object()) return {};
     TRAINYARD_ASSIGN(const cache::Meta meta, cache::read_meta(*found));
@@ -295,7 +296,7 @@ Status Endpoints::leave_to_kubernetes(const control::Observed& observed,
       client_.create(kube::kServices, name.ns,
                      render::render_service(job, observed.spec, render::Addresses::kSelected));
   if (!made) return made.error().to_error("create Service " + name.name);
-  logger_.warning("addresses of the pods are left to Kubernetes, which works harder for them",
+  logger_.warning("addresses of the pods are left to Kubernetes, which does more work for them",
                   {{"namespace", name.ns}, {"job", job.name}, {"reason", why}});
   return {};
 }

@@ -15,13 +15,13 @@ namespace {
 using nlohmann::json;
 
 constexpr char kEngineNotServed[] =
-    "spec.engine: found an engine, wanted a template with a program of its own: this operator "
-    "serves no control stream, which the engine's ranks meet by (start it with "
+    "spec.engine: found an engine, wanted a template with your own program: this operator serves "
+    "no control stream, which the engine's ranks need to meet (start the operator with "
     "--control-bind-address)";
 constexpr char kAgentNotServed[] =
     "spec.numProcPerNode: more than 1 under agent: Auto, wanted agent: None and a launcher such as "
-    "torchrun as the container's command: this operator puts no agent into pods (start it with "
-    "--control-bind-address and --worker-image)";
+    "torchrun as the container's command: this operator puts no agent into pods (start the "
+    "operator with --control-bind-address and --worker-image)";
 
 /// What is valid, and not to be had in pods of this operator.
 std::vector<std::string> not_in_pods(const api::TrainingJobSpec& spec,
@@ -114,8 +114,8 @@ void KubeCluster::Impl::await_readable_namespaces() {
   for (Scope* scope : unreadable) {
     scope->do_not_await();
     options_.logger->error(
-        "a namespace may not be read, and perhaps is not there any more: until it may, its jobs "
-        "are not served",
+        "a namespace cannot be read and may no longer exist; its jobs are not served until it can "
+        "be read",
         {{"namespace", scope->ns()}});
   }
 }

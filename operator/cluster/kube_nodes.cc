@@ -19,7 +19,7 @@ bool KubeCluster::Impl::may_see_nodes() const {
   const auto page = options_.client->list(kube::kNodes, "", {.limit = 1, .resource_version = "0"});
   if (page || page.error().reason != kube::Reason::kForbidden) return true;
   options_.logger->warning(
-      "nodes may not be read: until they may, lost nodes are seen by their pods alone, and "
+      "nodes cannot be read: until they can, a lost node is noticed only through its pods, and "
       "elastic jobs do not grow",
       {{"error", page.error().message}});
   return false;

@@ -275,7 +275,7 @@ Status Ledgers::create(const Entry& entry) {
   const auto made = client_.create(kube::kConfigMaps, entry.key.namespace_name, object);
   if (made) return {};
   if (made.error().reason == kube::Reason::kAlreadyExists) {
-    return Error{ErrorCode::kConflict, place_of(entry.key) + ": it has just been made"};
+    return Error{ErrorCode::kConflict, place_of(entry.key) + ": it has just been created"};
   }
   if (made.error().reason == kube::Reason::kNotFound) {
     give_up(entry, "the namespace is gone");

@@ -24,7 +24,7 @@ bool is_unreadable(const json& value) {
   return !written.starts_with('+') && !written.starts_with('-') && !text::parse_quantity(written);
 }
 
-/// "FIELD: "VALUE" is no quantity"; empty where all are some.
+/// "FIELD: "VALUE" is not a quantity"; empty where all are some.
 std::string unreadable_of(const json& pod_spec, const char* list) {
   const json& containers = at(pod_spec, list);
   for (size_t i = 0; containers.is_array() && i < containers.size(); ++i) {
@@ -35,7 +35,8 @@ std::string unreadable_of(const json& pod_spec, const char* list) {
         if (!is_unreadable(value)) continue;
         return "spec.template.spec." + std::string(list) + "[" + std::to_string(i) +
                "].resources." + part + "[" + name + "]: \"" +
-               control::bounded_text(value.get<std::string>(), kValueBytes) + "\" is no quantity";
+               control::bounded_text(value.get<std::string>(), kValueBytes) +
+               "\" is not a quantity";
       }
     }
   }

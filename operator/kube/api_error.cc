@@ -172,7 +172,7 @@ ApiError decode_error(int status, std::string_view body, std::optional<Duration>
   if (!parsed || string_member(*parsed, "kind") != "Status") {
     error.message = body.empty()
                         ? "the answer says nothing else"
-                        : "the answer is no Status object: " + quoted_words(body, kBodyBytesMax);
+                        : "the answer is not a Status object: " + quoted_words(body, kBodyBytesMax);
     return error;
   }
   error.reason = reason_of(string_member(*parsed, "reason"), status);

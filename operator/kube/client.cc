@@ -158,7 +158,7 @@ std::optional<ApiError> Client::deferred(const Request& request) const {
   if (!left) return std::nullopt;
   return ApiError{.status = 429,
                   .reason = Reason::kTooManyRequests,
-                  .message = "not asked: the server wants this call later",
+                  .message = "not sent: the server asked to retry this call later",
                   .retry_after = left};
 }
 
@@ -198,7 +198,7 @@ ApiResult<json> Client::call(Request request) const {
   if (!answer) return answer.error();
   Result<json> parsed = parse_json_text(answer->body);
   if (!parsed) return bad_body(answer->status, parsed.error().message);
-  if (!parsed->is_object()) return bad_body(answer->status, "the answer is no JSON object");
+  if (!parsed->is_object()) return bad_body(answer->status, "the answer is not a JSON object");
   return *std::move(parsed);
 }
 
@@ -234,7 +234,7 @@ ApiResult<ListPage> Client::list(const Resource& resource, std::string_view ns,
   const bool none = items != answer->end() && items->is_null();
   if (page.resource_version.empty() || items == answer->end() || (!items->is_array() && !none)) {
     return bad_body(200,
-                    "the answer is no list: \"items\" and metadata.resourceVersion are wanted");
+                    "the answer is not a list: \"items\" and metadata.resourceVersion are wanted");
   }
   if (!none) page.items = std::move(items->get_ref<json::array_t&>());
   return page;

@@ -215,7 +215,7 @@ class Exchange {
     } catch (const std::exception& error) {
       return {ErrorCode::kUnavailable, error.what()};
     } catch (...) {
-      return {ErrorCode::kUnavailable, "the HTTP library failed without a word"};
+      return {ErrorCode::kUnavailable, "the HTTP library failed without a message"};
     }
   }
 

@@ -86,7 +86,7 @@ bool LeaderElection::note(const kube::ApiResult<json>& reply) {
   const std::string error = reply.error().to_error("lease").message;
   // A lost race is no news.
   if (reply.error().reason != kube::Reason::kConflict && error != last_error_) {
-    options_.logger->warning("the lease cannot be had",
+    options_.logger->warning("cannot get the lease",
                              {{"lease", options_.ns + "/" + options_.name}, {"error", error}});
   }
   last_error_ = error;
@@ -137,7 +137,7 @@ void LeaderElection::release() {
   lease["spec"]["leaseDurationSeconds"] = 1;
   lease["spec"]["renewTime"] = text::format_micro_time(options_.clock->now());
   if (note(options_.client->update(kube::kLeases, lease))) {
-    options_.logger->info("gave up the lease", {{"lease", options_.ns + "/" + options_.name}});
+    options_.logger->info("released the lease", {{"lease", options_.ns + "/" + options_.name}});
   }
 }
 

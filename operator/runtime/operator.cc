@@ -326,7 +326,7 @@ Status Operator::work(const std::stop_token& stop) {
       continue;
     workers.end();
     if (!workers.wait(kGrace)) {
-      logger_.warning("what was begun has not ended in time and is cut short",
+      logger_.warning("unfinished work has not ended in time and is aborted",
                       {{"seconds", static_cast<int64_t>(kGrace.count())}});
       abort_.request_stop();
     }
@@ -342,7 +342,7 @@ Status Operator::work(const std::stop_token& stop) {
   if (end == LeaderElection::End::kLost) {
     // Another may lead already: nothing more of ours is to reach the server.
     abort_.request_stop();
-    return Error{ErrorCode::kUnavailable, "the leadership is lost; start again"};
+    return Error{ErrorCode::kUnavailable, "the leadership is lost; start the operator again"};
   }
   election_.release();
   return {};

@@ -59,7 +59,7 @@ constexpr Family kWorkTime{"workqueue_work_duration_seconds",
                            {"controller", "name"}};
 constexpr Family kUnfinished{"workqueue_unfinished_work_seconds",
                              Kind::kGauge,
-                             "Time that the jobs now with workers have been there, together.",
+                             "Total time that the current jobs of the workers have been with them.",
                              {"controller", "name"}};
 constexpr Family kLongest{"workqueue_longest_running_processor_seconds",
                           Kind::kGauge,
@@ -103,8 +103,8 @@ constexpr Family kCut{"trainyard_control_connections_cut_total", Kind::kCounter,
 constexpr Family kMemory{
     "trainyard_operator_memory_bytes",
     Kind::kGauge,
-    "Memory that the control groups of the operator allow (limit), and what is "
-    "held of it (used); none where they set no limit.",
+    "Memory that the control groups of the operator allow (limit) and that it uses (used); none if "
+    "they set no limit.",
     {"kind"}};
 
 double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }

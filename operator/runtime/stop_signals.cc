@@ -36,7 +36,7 @@ void StopSignals::watch(const std::stop_token& over, Logger& logger) {
     siginfo_t info{};
     const int signal_number = ::sigtimedwait(&signals, &info, &kLook);
     if (signal_number <= 0 || !takes_signal_of(signal_number, info.si_code)) continue;
-    logger.info("told to stop", {{"signal", signal_text(signal_number)}});
+    logger.info("received a signal to stop", {{"signal", signal_text(signal_number)}});
     stop_.request_stop();
   }
 }

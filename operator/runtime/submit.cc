@@ -119,12 +119,12 @@ class Submission {
       if (!there) return {};
       if (!options_.replace) {
         return Error{ErrorCode::kAlreadyExists,
-                     title() + " is there already: delete it, or say --replace"};
+                     title() + " exists already: delete it, or pass --replace"};
       }
       const std::string uid = text_at((*there)["metadata"], "uid");
       if (uid != removed) TRAINYARD_TRY(remove(uid));
       removed = uid;
-      TRAINYARD_TRY(pause("the one before, being deleted"));
+      TRAINYARD_TRY(pause("the previous job, which is being deleted"));
     }
   }
 

@@ -15,14 +15,15 @@ using coordination::FromAgent;
 
 /// Between two looks for a turn of a review.
 constexpr std::chrono::milliseconds kTurnPause{10};
-constexpr char kSaidTooMuch[] = "its pod has said too much of late";
+constexpr char kSaidTooMuch[] = "its pod sent too much recently";
 
 /// What an agent says of itself that is not so; empty: nothing.
 std::string lie_of(const FromAgent& message, const TokenOwner& owner, const std::string& job_uid) {
   if (message.fence().pod_uid() != owner.pod_uid) return "it speaks for another pod";
   if (!message.has_hello()) return {};
   if (message.hello().pod_name() != owner.pod_name) return "it gives another pod's name";
-  if (message.hello().job_uid() != job_uid) return "its pod is not of the job that it names";
+  if (message.hello().job_uid() != job_uid)
+    return "its pod does not belong to the job that it names";
   return {};
 }
 
@@ -112,7 +113,7 @@ void AdmittedTransport::settle(Verdict verdict, std::vector<ServerEvent>& out) {
   guest.job_uid = options_.job_of(guest.owner);
   if (guest.job_uid.empty()) {
     return refuse(verdict.connection,
-                  "pod " + guest.owner.ns + "/" + guest.owner.pod_name + " is of no job");
+                  "pod " + guest.owner.ns + "/" + guest.owner.pod_name + " belongs to no job");
   }
   const auto voice = voices_.find(guest.owner.pod_uid);
   if (voice != voices_.end() && voice->second.silent_until > options_.clock->mono()) {
@@ -176,12 +177,13 @@ void AdmittedTransport::await_review(Id connection, std::string token, const std
   const Result<TokenOwner> claimed = options_.claims(token);
   if (!claimed) return refuse(connection, claimed.error().message);
   if (options_.job_of(*claimed).empty()) {
-    return refuse(connection, "its token names a pod that is of no job");
+    return refuse(connection, "its token names a pod that belongs to no job");
   }
   // Who knows a pod's UID does not take the places of its agent, which comes from elsewhere.
   std::string caller = claimed->pod_uid + ' ' + peer;
   auto& calls = calls_.try_emplace(caller, kCallsPerSecond, kCallsAtOnce).first->second;
-  if (!calls.try_take(options_.clock->mono())) return refuse(connection, "its pod comes too often");
+  if (!calls.try_take(options_.clock->mono()))
+    return refuse(connection, "its pod connects too often");
   guests_.at(connection).token = token;
   const std::string full = enqueue(connection, {std::move(token), std::move(caller)});
   if (!full.empty()) refuse(connection, full);
@@ -190,7 +192,7 @@ void AdmittedTransport::await_review(Id connection, std::string token, const std
 /// Empty, or why it may not wait.
 std::string AdmittedTransport::enqueue(Id connection, Waiting waiting) {
   const std::lock_guard lock(mutex_);
-  if (waiting_.size() >= kMaxWaiting) return "too many wait for the review of their tokens";
+  if (waiting_.size() >= kMaxWaiting) return "too many streams wait for the review of their tokens";
   int& of_caller = waiting_of_caller_[waiting.caller];
   if (of_caller >= kMaxWaitingOfCaller) return "too many streams of its pod wait for their review";
   ++of_caller;
@@ -243,7 +245,7 @@ void AdmittedTransport::hold(Guest& guest, ServerEvent event) {
                     held_bytes_ + bytes <= kMaxHeldBytesOfAll;
   if (!fits) {
     if (is_heartbeat) return;  // the next one tells the same
-    return refuse(id, "it says too much before its review");
+    return refuse(id, "it sends too much before its review");
   }
   guest.held_bytes += bytes;
   held_bytes_ += bytes;
@@ -262,7 +264,7 @@ void AdmittedTransport::pass_message(Guest& guest, ServerEvent event,
   if (!voice.allowance.try_take(now) || !voice.bytes.try_take(now, bytes)) {
     voice.silent_until = now + kSilence;
     silenced_[guest.token] = voice.silent_until;
-    return expel(event.connection, guest, "it says more than agents have to say", out);
+    return expel(event.connection, guest, "it sends more than agents need to send", out);
   }
   out.push_back(std::move(event));
 }

@@ -64,7 +64,7 @@ void ControlStream::look_after(const std::stop_token& stop) {
     const Status settled = settle();
     if (!settled && settled.error().message != last_error_) {
       last_error_ = settled.error().message;
-      options_.logger->error("the control stream is not served as it is to be",
+      options_.logger->error("the control stream is not served as configured",
                              {{"error", last_error_}});
     }
     if (settled) last_error_.clear();
@@ -92,7 +92,7 @@ Status ControlStream::settle() {
 Status ControlStream::take_term() {
   TRAINYARD_ASSIGN(const int64_t term, secret_.take_term(lease_term_));
   if (term != lease_term_) {
-    options_.logger->info("the Secret of the control stream knows of later terms than the Lease",
+    options_.logger->info("the Secret of the control stream records later terms than the Lease",
                           {{"lease", lease_term_}, {"term", term}});
   }
   coordinator_->set_term(term);

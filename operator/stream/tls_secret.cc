@@ -98,7 +98,7 @@ std::string fault_of(const SecretContent& content, const std::vector<std::string
     return std::string(kKey) + ": found no PEM key of the certificate in " + kCertificate;
   }
   if (!read_certificate(content.authorities)) {
-    return std::string(kAuthorities) + ": found no certificate, wanted that of who signed " +
+    return std::string(kAuthorities) + ": found no certificate, wanted that of the issuer of " +
            kCertificate;
   }
   if (!names_all(content.certificate, hosts)) {

@@ -52,11 +52,11 @@ bool is_for_us(const json& audience) {
 Result<TokenOwner> claims_of(std::string_view token, Time now) {
   if (token.size() > kMaxTokenBytes) return not_ours("it is longer than 16 KiB");
   const std::string_view payload = payload_of(token);
-  if (payload.empty()) return not_ours("it is no JWT");
+  if (payload.empty()) return not_ours("it is not a JWT");
   const Result<std::string> text = kube::decode_base64(padded_base64(payload));
-  if (!text) return not_ours("its payload is no base64");
+  if (!text) return not_ours("its payload is not base64");
   const Result<json> claims = kube::parse_json_text(*text);
-  if (!claims || !claims->is_object()) return not_ours("its payload is no JSON object");
+  if (!claims || !claims->is_object()) return not_ours("its payload is not a JSON object");
   if (!is_for_us(at(*claims, "aud"))) return not_ours("it is for another audience");
   const json& expires = at(*claims, "exp");
   const double oldest =

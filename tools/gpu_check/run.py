@@ -4,7 +4,7 @@
 (tokens/s that it predicts), peers.py and the other modules beside this one.
 
 Each part is made of processes of their own: one that fails, hangs or loses the device stops no other. --out gets results.jsonl
-(a line as soon as it is known), report.json and logs.tar.gz, both made anew after each part.
+(a line as soon as it is known), report.json and logs.tar.gz, both rewritten after each part.
 
 The status is 0 when a device was confirmed, 1 when a part failed or ran out of time, and 3 when nothing failed but a part was not
 run, or there is no GPU and the emulation ran in its place. --emulated asks for the emulation, whose success is then 0.

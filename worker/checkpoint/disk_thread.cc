@@ -27,7 +27,7 @@ struct DiskThread::Shared {
     const std::lock_guard lock(mutex);
     if (abandoned) {
       return Error{ErrorCode::kAborted,
-                   std::string(name) + " " + path.string() + ": this save has been given up"};
+                   std::string(name) + " " + path.string() + ": this save was abandoned"};
     }
     call = name;
     call_path = path;

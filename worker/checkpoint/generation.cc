@@ -205,7 +205,7 @@ class Proposer {
     if (stored.recorded.contains(plan_.generation)) {
       return Error{ErrorCode::kConflict,
                    plan_.root.string() + ": generation " + std::to_string(plan_.generation) +
-                       " has been begun already; a new one is needed to go on"};
+                       " has already started; a new generation is needed to continue"};
     }
     TRAINYARD_TRY(refuse_lost_lineage(stored));
     if (plan_.parent_generation) {
@@ -417,9 +417,9 @@ void move_latest(FileSystem& files, const std::filesystem::path& root, const Che
   const std::optional<CheckpointId> named = read_latest(files, root);
   if (named && named->step < own.step) {
     notes.push_back(std::string(kLatestLink) + ": named " + directory_name(*named) +
-                    ", an older checkpoint; it decides nothing, and the run goes on from " +
+                    ", an older checkpoint; this has no effect, and the run resumes from " +
                     directory_name(own) +
-                    " (to go on from an older one, move the newer ones away)");
+                    " (to resume from an older one, move the newer ones away)");
   }
   if (std::string note = point_latest(files, root, own); !note.empty()) {
     notes.push_back(std::move(note));

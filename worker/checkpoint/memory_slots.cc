@@ -171,7 +171,7 @@ Result<std::span<std::byte>> MemorySlots::begin() {
   }
   if (!chosen) {
     return Error{ErrorCode::kUnavailable,
-                 "state in memory: the disk still reads the states before; it hangs"};
+                 "state in memory: the disk still reads the previous states; it hangs"};
   }
   own_.empty(*chosen);
   if (verified_ == chosen) verified_.reset();
@@ -202,7 +202,7 @@ Status MemorySlots::complete_with(const CheckpointId& id, std::string_view descr
   }
   own_.empty(slot);
   return Error{ErrorCode::kInvalidData,
-               "memory of " + owner_ + ": the copy that came is not of " + directory_name(id)};
+               "memory of " + owner_ + ": the copy received is not of " + directory_name(id)};
 }
 
 std::span<const std::byte> MemorySlots::newest() const {
@@ -293,7 +293,7 @@ Status MemorySlots::complete_ward(std::string_view description, std::string_view
   if (!whole) {
     const std::string name = copy ? directory_name(copy->id()) : "a state";
     return Error{ErrorCode::kInvalidData,
-                 "memory of " + owner_ + ": the copy of " + name + " that the node before sent " +
+                 "memory of " + owner_ + ": the copy of " + name + " that the previous node sent " +
                      (of_round ? "is not what was hashed there" : "is not of this round")};
   }
   TRAINYARD_TRY(ward_->complete(slot, description));

@@ -164,7 +164,7 @@ Result<std::string> Save::write_own_shard(Result<Snapshot> snapshot, CheckpointO
   }
   TRAINYARD_ASSIGN(const bool ended, await_all(begun));
   if (!snapshot) return error_text(snapshot.error());
-  if (!ready) return error_text(hanging("clean-up of the checkpoint before"));
+  if (!ready) return error_text(hanging("clean-up of the previous checkpoint"));
   if (!ended) return error_text(hanging("shard"));
   if (!written->report) return error_text(written->report.error());
   outcome.bytes = written->report->shard.bytes;

@@ -92,7 +92,7 @@ Status claim_and_rename(FileSystem& files, const std::filesystem::path& temporar
   TRAINYARD_TRY(write_new_file(files, path.string() + std::string(kClaimSuffix), ""));
   TRAINYARD_ASSIGN(const auto names, files.list(path.parent_path()));
   if (std::binary_search(names.begin(), names.end(), path.filename().string())) {
-    return Error{ErrorCode::kAlreadyExists, path.string() + " is there"};
+    return Error{ErrorCode::kAlreadyExists, path.string() + " exists"};
   }
   return files.rename(temporary, path);
 }
@@ -152,8 +152,8 @@ Result<std::optional<std::vector<std::string>>> files_in(FileSystem& files,
     TRAINYARD_ASSIGN(const bool foreign, files.is_directory(directory / name));
     if (!foreign) continue;
     return Error{ErrorCode::kConflict, "stays: found the directory " + name +
-                                           " in it, which is no part of a checkpoint; move that "
-                                           "away, and the checkpoint can be removed"};
+                                           " in it, which is not part of a checkpoint; move it "
+                                           "away, then the checkpoint can be removed"};
   }
   return *std::move(names);
 }
@@ -238,9 +238,9 @@ Status write_lineage(FileSystem& files, const std::filesystem::path& root,
   }
   (void)files.remove_file(temporary);
   if (!made && made.error().code == ErrorCode::kAlreadyExists) {
-    return Error{ErrorCode::kConflict, path.string() + ": generation " +
-                                           std::to_string(record.generation) +
-                                           " has been begun already; a new one is needed to go on"};
+    return Error{ErrorCode::kConflict,
+                 path.string() + ": generation " + std::to_string(record.generation) +
+                     " has already started; a new generation is needed to continue"};
   }
   if (!made) return made;
   return files.sync_directory(directory);

@@ -37,7 +37,7 @@ class CheckpointWriter::Impl {
     if (step <= last_step_ && !again) {
       return Error{ErrorCode::kAlreadyExists, "checkpoint at step " + std::to_string(step) +
                                                   ": step " + std::to_string(last_step_) +
-                                                  " has been begun already"};
+                                                  " has already started"};
     }
     last_step_ = step;
     pending_ = std::move(snapshot);

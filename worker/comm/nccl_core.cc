@@ -262,7 +262,7 @@ void NcclCore::check_progress(const NcclOperation& operation) {
                                   ": NCCL: " + std::string(name_of(operation.kind)) + " of " +
                                   operation.group->ranks + " made no progress for " +
                                   seconds_text(2 * settings_.deadline) +
-                                  ": one of them has not come to it, or a link is down"},
+                                  ": one of them has not reached it, or a link is down"},
        {});
 }
 

@@ -331,8 +331,8 @@ class NcclCommunicator final : public StepCommunicator {
         {ErrorCode::kInvalidConfig,
          "NCCL: " + std::string(name_of(kind)) + " of " + std::string(name_of(dtype)) + " by " +
              std::string(name_of(op)) +
-             ": found one whose bits depend on an order that NCCL chooses, or that it has "
-             "not, wanted a sum of integers, min or max, or a reduce_scatter of fp32 sums"});
+             ": found one whose bits depend on an order that NCCL chooses, or one that NCCL lacks, "
+             "wanted a sum of integers, min or max, or a reduce_scatter of fp32 sums"});
   }
   Status check(std::span<std::byte> data, std::span<const int64_t> counts, DType dtype) const {
     const int64_t sum = std::accumulate(counts.begin(), counts.end(), int64_t{0});
@@ -422,7 +422,8 @@ class NcclTransport final : public DeviceTransport {
   }
 
   Status close() override {
-    if (!is_open_) core_->fail({ErrorCode::kAborted, "NCCL: its groups were not all made"}, {});
+    if (!is_open_)
+      core_->fail({ErrorCode::kAborted, "NCCL: not all of its groups were created"}, {});
     Status closed = core_->close([this] { return world_.barrier()->wait(); });
     for (const auto& meeting : meetings_) {  // peers write to them
       (void)meeting->told_ranks->wait();

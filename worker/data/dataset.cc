@@ -65,7 +65,7 @@ Result<std::vector<fs::path>> shards_in(const fs::path& folder) {
     } else if (name.find(kExtension) != std::string::npos) {
       return Error{ErrorCode::kInvalidData,
                    entry->path().string() +
-                       ": found what looks like a shard that is packed or unfinished, wanted whole "
+                       ": found what looks like a compressed or unfinished shard, wanted complete "
                        "*.tokens files; unpack it or move it away"};
     }
     if (shards.size() > kShardsMax) {

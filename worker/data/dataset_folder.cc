@@ -53,7 +53,7 @@ Status remove_leftovers(const fs::path& place) {
   const fs::file_status status = fs::symlink_status(place, code);
   if (!fs::exists(status)) return {};
   if (!fs::is_directory(status)) {
-    return in_the_way(place, "is where the data set is built, and is no folder");
+    return in_the_way(place, "is where the data set is built, but is not a folder");
   }
   code.clear();
   for (fs::recursive_directory_iterator entry(place, code), end; !code && entry != end;
@@ -63,7 +63,7 @@ Status remove_leftovers(const fs::path& place) {
     const fs::path name = entry->path().lexically_relative(place);
     if (!is_of_a_dataset(name)) {
       return in_the_way(place, "is where the data set is built, and holds '" +
-                                   name.generic_string() + "', which is of none");
+                                   name.generic_string() + "', which belongs to no data set");
     }
   }
   if (code) return file_error("list " + place.string(), code);
@@ -84,16 +84,16 @@ Result<DatasetFolder> DatasetFolder::lock(const fs::path& output) {
   if (!place.has_filename()) place = place.parent_path();  // "data/"
   if (code || !place.has_filename()) {
     return Error{ErrorCode::kInvalidConfig,
-                 "output: found '" + output.string() + "', wanted the name of a folder to make"};
+                 "output: found '" + output.string() + "', wanted the name of a folder to create"};
   }
   // Behind a link the data set lies where that leads: a folder cannot be renamed over the link.
   std::error_code none;
   if (fs::is_symlink(place, none)) {
     place = fs::canonical(place, code);
     if (code) {
-      return Error{ErrorCode::kInvalidConfig, "output: found '" + output.string() +
-                                                  "', a symbolic link that leads nowhere, wanted "
-                                                  "one to a folder"};
+      return Error{ErrorCode::kInvalidConfig,
+                   "output: found '" + output.string() +
+                       "', a symbolic link to a missing target, wanted a link to a folder"};
     }
   }
   TRAINYARD_TRY(make_directories(place.parent_path()));
@@ -106,18 +106,18 @@ Status DatasetFolder::check_replaceable() const {
   TRAINYARD_ASSIGN(const bool is_there, path_exists(output_));
   if (!is_there) return {};
   std::error_code code;
-  if (!fs::is_directory(output_, code)) return in_the_way(output_, "is there and is no folder");
+  if (!fs::is_directory(output_, code)) return in_the_way(output_, "exists and is not a folder");
   // Said now, and not when all is built, on the disk around it.
   if (is_mount_point(output_)) {
     return Error{ErrorCode::kInvalidConfig,
                  "output: found " + output_.string() +
-                     ", where something is mounted, wanted a folder in it: " +
+                     ", which is a mount point, wanted a folder in it: " +
                      (output_ / "set").string() + " for example"};
   }
   if (fs::is_empty(output_, code)) return {};
   const Result<DatasetManifest> manifest = read_manifest(output_);
   if (!manifest) {
-    return in_the_way(output_, "is there and is no data set (" + manifest.error().message + ")");
+    return in_the_way(output_, "exists and is not a data set (" + manifest.error().message + ")");
   }
   std::set<std::string> known = {kManifestName};
   for (const SplitRecord& split : manifest->splits) {
@@ -129,7 +129,7 @@ Status DatasetFolder::check_replaceable() const {
        entry.increment(code)) {
     const std::string name = entry->path().lexically_relative(output_).generic_string();
     if (!known.contains(name))
-      return in_the_way(output_, "holds '" + name + "', which is not of its data set");
+      return in_the_way(output_, "holds '" + name + "', which does not belong to its data set");
   }
   if (code) return file_error("list " + output_.string(), code);
   return {};

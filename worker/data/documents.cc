@@ -17,8 +17,8 @@ constexpr int kPlaceShift = 40;
 Error unknown(const fs::path& shard, const std::string& found) {
   return {ErrorCode::kInvalidData,
           "engine.data.documents: Isolate: " + shard.string() + ": found " + found +
-              ", wanted a dataset.json beside its split's folder that says which token ends a "
-              "document; put that of `trainyard data prepare` there, or use Join"};
+              ", wanted a dataset.json next to its split's folder that says which token ends a "
+              "document; put the one of `trainyard data prepare` there, or use Join"};
 }
 
 }  // namespace
@@ -35,8 +35,8 @@ Result<int32_t> end_of_text_of(const TokenSet& tokens, ManifestCache& manifests)
     if (recipe.tokenizer_hash != to_hex(tokens.tokenizer_hash()))
       return unknown(file.path(), "that of the tokenizer " + recipe.tokenizer_hash);
     if (known.value_or(recipe.end_of_text) != recipe.end_of_text)
-      return unknown(file.path(), "end of text " + std::to_string(recipe.end_of_text) + " beside " +
-                                      std::to_string(*known));
+      return unknown(file.path(), "end of text " + std::to_string(recipe.end_of_text) +
+                                      " together with " + std::to_string(*known));
     known = recipe.end_of_text;
   }
   return static_cast<int32_t>(*known);

@@ -101,7 +101,7 @@ class Walk {
     }
     fs::directory_iterator entry(folder.path, code);
     if (code == std::errc::permission_denied && !folder.name.empty()) {
-      pass(folder, "a folder that may not be read");
+      pass(folder, "a folder without read permission");
       return {};
     }
     std::vector<fs::path> names;
@@ -121,7 +121,8 @@ class Walk {
                       folder.name.empty() ? name.string() : folder.name + "/" + name.string(),
                       folder.linked};
       if (is_volume && name.string().starts_with("..")) {
-        pass(found, "what Kubernetes keeps a mounted volume in, read by the links to it");
+        pass(found,
+             "a folder in which Kubernetes keeps a mounted volume, read through the links to it");
         continue;
       }
       TRAINYARD_TRY(visit(std::move(found)));
@@ -138,11 +139,11 @@ class Walk {
       case fs::file_type::regular:
         break;
       case fs::file_type::not_found:
-        pass(entry, is_link ? "a link to what is not there" : "gone while the folder was read");
+        pass(entry, is_link ? "a link to a missing file" : "deleted while the folder was read");
         return {};
       case fs::file_type::none:
       case fs::file_type::unknown:
-        pass(entry, "cannot be looked at: " + code.message());
+        pass(entry, "cannot be examined: " + code.message());
         return {};
       default:
         pass(entry, kind_of(status.type()));
@@ -168,7 +169,7 @@ class Walk {
     if (!wanted) {
       pass(file, name_reason_);
     } else if (own_name.starts_with("._")) {
-      pass(file, "what macOS keeps beside a file (AppleDouble), no text");
+      pass(file, "metadata that macOS keeps for a file (AppleDouble), not text");
     } else {
       files_.push_back(file);
     }

@@ -74,7 +74,7 @@ Result<Pattern> compile_expression(const std::string& what, std::string_view exp
   if (is_glob(expression)) {
     return Error{ErrorCode::kInvalidConfig,
                  what + ": found '" + std::string(expression) +
-                     "', which reads like a glob, wanted a regular expression: '" +
+                     "', which looks like a glob, wanted a regular expression: '" +
                      expression_of_glob(expression) + "' for what that glob means"};
   }
   Result<Pattern> pattern = Pattern::compile(expression);
@@ -177,10 +177,10 @@ class Collector {
     if (found.empty()) {
       std::string why;
       for (const PassedOver& group : result_.passed_over)
-        why += "; passed over: " + describe(group, 3);
+        why += "; skipped: " + describe(group, 3);
       return Error{ErrorCode::kInvalidConfig,
                    input.string() + ": found no file whose name matches '" + include_text_ +
-                       "'; change --include ('.' takes every name)" + names_only(include_text_) +
+                       "'; change --include ('.' matches every name)" + names_only(include_text_) +
                        why};
     }
     // As strings: a path's own order puts folders by component, which people do not expect.

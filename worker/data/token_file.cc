@@ -30,7 +30,7 @@ bool copy_checked(const std::byte* payload, int64_t first, uint32_t vocabulary,
 }
 
 constexpr char kWhatToDo[] =
-    "; the file is damaged: copy it again from where it is whole, or prepare the data again";
+    "; the file is damaged: copy it again from an intact copy, or prepare the data again";
 
 }  // namespace
 
@@ -72,7 +72,7 @@ Status TokenFile::load(int64_t offset, int64_t size) const {
   return Error{ErrorCode::kInvalidData,
                path_.string() + ": found " + std::to_string(found) + " bytes, wanted the " +
                    std::to_string(file_.bytes().size()) +
-                   " of when it was opened: it has been truncated since" + kWhatToDo};
+                   " that it had when it was opened: it has been truncated since" + kWhatToDo};
 }
 
 Status TokenFile::check_table() const {

@@ -57,8 +57,9 @@ Error wrong(std::string_view field, uint64_t found, const std::string& wanted) {
 // What can be said before the header's own checksum is known to hold.
 Status check_envelope(const RawHeader& raw) {
   if (raw.magic != kMagic) {
-    return wrong("magic", to_hex(raw.magic),
-                 to_hex(kMagic) + "; this is no token shard (trainyard data prepare makes them)");
+    return wrong(
+        "magic", to_hex(raw.magic),
+        to_hex(kMagic) + "; this is not a token shard (trainyard data prepare writes them)");
   }
   if (raw.endian_mark != kEndianMark) {
     return wrong("endian_mark", raw.endian_mark, std::to_string(kEndianMark) + " (little-endian)");

@@ -84,10 +84,10 @@ class CudaCopyStream final : public CopyStream {
       return checked("a kernel or copy before a collective", error);
     }
     if (stop.stop_requested()) {
-      return Error{ErrorCode::kAborted, "CUDA: a copy for a collective was given up"};
+      return Error{ErrorCode::kAborted, "CUDA: a copy for a collective was abandoned"};
     }
     stuck_.set(true);
-    return Error{ErrorCode::kDeadline, "CUDA: the GPU has not come to a collective within " +
+    return Error{ErrorCode::kDeadline, "CUDA: the GPU has not reached a collective within " +
                                            seconds_text(device_.deadline()) +
                                            "; a kernel hangs, or the GPU is shared with others"};
   }

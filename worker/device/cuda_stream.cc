@@ -80,13 +80,13 @@ Status CudaStream::poll(const Query& query, std::chrono::milliseconds deadline) 
   if (error == cudaSuccess) return {};
   if (error == cudaErrorNotReady) {
     stuck_.set(true);
-    return Error{ErrorCode::kDeadline, "CUDA: the GPU has not done what was enqueued within " +
+    return Error{ErrorCode::kDeadline, "CUDA: the GPU has not finished the enqueued work within " +
                                            seconds_text(deadline) +
                                            "; a kernel hangs, or the GPU is shared with others"};
   }
   note(cuda_error("a kernel or copy before this wait", error)
-           .with_context("nothing runs on this GPU any more for this process; with "
-                         "CUDA_LAUNCH_BLOCKING=1 the instruction is named"));
+           .with_context("this process can run nothing more on this GPU; with "
+                         "CUDA_LAUNCH_BLOCKING=1 the message names the instruction"));
   return status_;
 }
 

@@ -24,16 +24,16 @@ std::string inexact_part(const api::EngineSpec& spec) {
   if (sum_type(spec.numerics) != DType::kInt64) return "";
   if (spec.parallelism.context > 1) {
     return "parallelism.context: found " + std::to_string(spec.parallelism.context) +
-           ", wanted 1 with Canonical numerics, whose grains are of whole sequences";
+           ", wanted 1 with Canonical numerics, whose grains are whole sequences";
   }
   if (spec.parallelism.tensor <= 1) return "";
   if (spec.parallelism.sequence_parallel) {
     return "parallelism.sequenceParallel: found true, wanted false with Canonical numerics, whose "
-           "grains are of whole sequences";
+           "grains are whole sequences";
   }
   if (spec.model.family != api::ModelFamily::kQwen3) return "";
   return "parallelism.tensor: found " + std::to_string(spec.parallelism.tensor) +
-         ", wanted 1 with Canonical numerics of Qwen3, whose norms of heads are one sum over all "
+         ", wanted 1 with Canonical numerics for Qwen3, whose head norms are one sum over all "
          "heads";
 }
 
@@ -70,10 +70,11 @@ Status check_shared(const api::EngineSpec& spec, const DeviceLimits& limits) {
   }
   const bool ring = spec.parallelism.in_ring();
   if (!limits.rings && ring) {
-    return Error{ErrorCode::kInvalidConfig,
-                 "engine.parallelism.contextMode: found Ring, wanted Ulysses on a GPU, where "
-                 "attention takes no blocks of keys; use engine.device: Cpu, or Ulysses with "
-                 "engine.device: Cuda and numerics.mode Fast"};
+    return Error{
+        ErrorCode::kInvalidConfig,
+        "engine.parallelism.contextMode: found Ring, wanted Ulysses on a GPU, which has no "
+        "ring attention; use engine.device: Cpu, or Ulysses with engine.device: Cuda and "
+        "numerics.mode Fast"};
   }
   if (const std::string part = inexact_part(spec); !limits.exact_parts && !part.empty()) {
     return Error{ErrorCode::kInvalidConfig,
@@ -174,8 +175,8 @@ Status check_sums(const api::NumericsSpec& numerics, const kernels::DeviceFormat
   if (formats.sums == sum_type(numerics)) return {};
   return Error{ErrorCode::kInvalidConfig,
                "engine.numerics.mode: found " + std::string(api::name_of(numerics.mode)) +
-                   ", wanted Canonical or Auto on processors: Fast computes on GPUs alone; change "
-                   "it, or use engine.device: Cuda"};
+                   ", wanted Canonical or Auto on CPUs: Fast runs only on GPUs; change it, or use "
+                   "engine.device: Cuda"};
 }
 
 Result<KernelShapes> kernel_shapes(const api::EngineSpec& spec) {
@@ -244,7 +245,7 @@ Status check_batch(const api::EngineSpec& spec, int64_t data_ranks) {
                  "engine.batch.globalSequences: found " + std::to_string(batch.global_sequences) +
                      " in micro-batches of " + std::to_string(batch.micro_sequences) + " on " +
                      std::to_string(data_ranks) + " ranks, wanted at most " +
-                     std::to_string(kMicroBatchesMax) + " micro-batches a rank"};
+                     std::to_string(kMicroBatchesMax) + " micro-batches per rank"};
   }
   if (!api::fits_schedule(spec, data_ranks)) {
     return Error{ErrorCode::kInvalidConfig,
@@ -321,7 +322,7 @@ Status take_micro_batch(const data::MicroBatch& batch, int index, BatchBounds& l
   if (rows > left.step_rows || grains > left.step_grains) {
     return refused("rows in " + std::to_string(grains) + " grains", rows,
                    "at most " + std::to_string(left.step_rows) + " in " +
-                       std::to_string(left.step_grains) + ", what is left of this rank's step");
+                       std::to_string(left.step_grains) + ", the rest of this rank's step");
   }
   left.step_rows -= rows;
   left.step_grains -= grains;

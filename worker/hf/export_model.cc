@@ -162,7 +162,7 @@ bool is_of_a_model(const std::string& name) {
 
 Error in_the_way(const std::filesystem::path& file, const char* why) {
   return {ErrorCode::kAlreadyExists,
-          file.string() + ": is there already" + why + "; choose another folder or remove it"};
+          file.string() + ": exists already" + why + "; choose another folder or remove it"};
 }
 
 /// The job whose mark the weights bear; empty where they bear none.
@@ -183,13 +183,13 @@ Status check_writable(const std::filesystem::path& folder) {
          at != at.parent_path())
     at = at.parent_path();
   if (!std::filesystem::is_directory(at, error)) {
-    return Error{ErrorCode::kAlreadyExists, (at == folder ? "" : folder.string() + ": ") +
-                                                at.string() +
-                                                " is no folder; choose another place or move it"};
+    return Error{ErrorCode::kAlreadyExists,
+                 (at == folder ? "" : folder.string() + ": ") + at.string() +
+                     " is not a folder; choose another place or move it"};
   }
   if (::access(at.c_str(), W_OK | X_OK) == 0) return {};
   if (errno != EACCES && errno != EPERM && errno != EROFS) {
-    return io_error("look at " + at.string(), errno);
+    return io_error("access " + at.string(), errno);
   }
   return Error{ErrorCode::kInvalidConfig,
                folder.string() + ": nothing can be written into " + at.string() + " (" +
@@ -230,7 +230,7 @@ Status check_export_folder(const std::filesystem::path& folder, const ExportOwne
     const auto ours = std::find_if(files.begin(), files.end(),
                                    [&](const ExportFile& file) { return file.name == name; });
     if (ours == files.end()) {
-      if (is_of_a_model(name)) return in_the_way(path, " and is of another model");
+      if (is_of_a_model(name)) return in_the_way(path, " and belongs to another model");
       continue;
     }
     const auto content = read_file(path, static_cast<int64_t>(ours->content.size()));
@@ -238,7 +238,7 @@ Status check_export_folder(const std::filesystem::path& folder, const ExportOwne
     return in_the_way(path, ", and is not what the export would write");
   }
   if (!error || error == std::errc::no_such_file_or_directory) return {};
-  return io_error("look into " + folder.string(), error.value());
+  return io_error("list " + folder.string(), error.value());
 }
 
 Status export_model(const std::filesystem::path& folder, const api::ModelSpec& spec,

@@ -287,7 +287,7 @@ void check_sources(const engine::Family& family, const engine::Model& model, Sou
   for (const auto& [name, source] : sources) {
     if (wanted.contains(name)) continue;
     if (is_of_another_task(name)) {
-      notes.push_back("passed over " + source.entry->name + ", the head of another task");
+      notes.push_back("skipped " + source.entry->name + ", the head of another task");
     } else {
       complaints.add("unexpected: " + source.entry->name);
     }

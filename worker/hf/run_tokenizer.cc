@@ -75,9 +75,10 @@ Result<FoundTokenizer> find_run_tokenizer(const RunFacts& facts,
     seen +=
         "; " + (tokenizer ? place + " is " + described(**tokenizer) : tokenizer.error().message);
   }
-  return Error{ErrorCode::kNotFound, "the model was trained with tokenizer " + facts.tokenizer +
-                                         " (" + facts.tokenizer_hash +
-                                         "), which the run's manifest does not lead to" + seen};
+  return Error{ErrorCode::kNotFound,
+               "the model was trained with tokenizer " + facts.tokenizer + " (" +
+                   facts.tokenizer_hash +
+                   "), which is in none of the places that the run's manifest names" + seen};
 }
 
 Result<GatheredExtras> gather_extras(const RunFacts& facts, std::span<const std::string> places) {

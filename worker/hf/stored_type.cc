@@ -72,10 +72,10 @@ Status from_float32(std::span<const float> values, DType dtype, std::byte* bytes
   for (size_t i = 0; i < values.size(); ++i) {
     const uint16_t raw = half ? to_half(values[i]) : to_bfloat16(values[i]);
     if ((raw & 0x7fffU) >= infinity || !std::isfinite(values[i])) {
-      return Error{ErrorCode::kInvalidData, "found " + std::to_string(values[i]) +
-                                                ", wanted what " + std::string(name_of(dtype)) +
-                                                " has as a finite number; export as " +
-                                                (half ? "BF16 or F32" : "F32")};
+      return Error{ErrorCode::kInvalidData,
+                   "found " + std::to_string(values[i]) + ", wanted a value that " +
+                       std::string(name_of(dtype)) + " can hold as a finite number; export as " +
+                       (half ? "BF16 or F32" : "F32")};
     }
     std::memcpy(bytes + 2 * i, &raw, sizeof raw);
   }

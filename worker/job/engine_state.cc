@@ -23,8 +23,7 @@ constexpr TensorKind kKinds[] = {TensorKind::kParameter, TensorKind::kFirstMomen
 constexpr auto kElementBytes = static_cast<int64_t>(sizeof(float));
 
 Error still_held() {
-  return {ErrorCode::kUnavailable,
-          "snapshot: the one before is still held, the disk hangs over it"};
+  return {ErrorCode::kUnavailable, "snapshot: the previous one is still in use, as the disk hangs"};
 }
 
 /// What this rank owns of one.
@@ -255,10 +254,9 @@ Status EngineState::check_facts(const checkpoint::StateStore& stored) const {
                                      ? ""
                                      : hf::difference_of(facts_.imported, facts.imported);
   if (!difference.empty()) {
-    return Error{ErrorCode::kInvalidConfig, "engine.model.import: " + difference +
-                                                " as in the checkpoint " + stored.name() +
-                                                ", from which the run goes on; put the imported "
-                                                "folder back"};
+    return Error{ErrorCode::kInvalidConfig,
+                 "engine.model.import: " + difference + " as in the checkpoint " + stored.name() +
+                     ", from which the run resumes; put the imported folder back"};
   }
   return {};
 }

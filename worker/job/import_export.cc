@@ -46,7 +46,7 @@ std::string doubt_of_tokens(const data::TokenSet& tokens, const std::filesystem:
   }
   if (tokenizer.error().code != ErrorCode::kNotFound) {
     return "engine.data.tokens: made with tokenizer " + theirs +
-           "; whether that is the model's cannot be told: " + tokenizer.error().message;
+           "; it is unknown whether that is the model's: " + tokenizer.error().message;
   }
   // Vocabularies are padded, but not by a tenth.
   if (10 * tokens.vocabulary() >= 9 * vocab) return "";

@@ -49,7 +49,7 @@ Status open_import(const std::string& folder, const std::filesystem::path& check
   const Status taken = take_from_newest(checkpoints, inputs);
   if (taken) return {};
   if (taken.error().code != ErrorCode::kNotFound) {
-    error.message += "; put it back, as the checkpoints do not tell the model's shape either: " +
+    error.message += "; put it back, as the checkpoints do not give the model's shape either: " +
                      taken.error().message;
   }
   return error.with_context("engine.model.import");

@@ -40,8 +40,8 @@ Status check_countable(const api::EngineSpec& spec, int64_t ranks) {
                         (number(model.layers) * (hidden + number(model.ffn)) + number(model.vocab));
   if (12 * parameters + 2 * values <= kCountedBytes) return {};
   return Error{ErrorCode::kInvalidConfig,
-               "engine.model: found one of more than 8.0 PiB a rank, wanted less than any machine "
-               "has; use a smaller model or smaller micro-batches"};
+               "engine.model: found one of more than 8.0 PiB per rank, wanted less than any "
+               "machine has; use a smaller model or smaller micro-batches"};
 }
 
 /// What some ranks of a plan hold: together, and the largest of them.
@@ -263,18 +263,18 @@ Result<std::string> check_memory(const MemoryPlan& plan, layout::Range ranks,
   const bool process = need.most > room.process_bytes;
   std::string limit = "at most the " + text::size_text(room.bytes);
   if (process) {
-    limit = "at most " + text::size_text(room.process_bytes) + " a process (ulimit -v)";
+    limit = "at most " + text::size_text(room.process_bytes) + " per process (ulimit -v)";
   } else {
     limit += room.whose;
   }
   const std::string fault = "engine.model: found one that needs " + text::size_text(need.all) +
                             " on the " + std::to_string(ranks.size()) + " ranks here, up to " +
-                            text::size_text(need.most) + " a rank, wanted " + limit +
+                            text::size_text(need.most) + " per rank, wanted " + limit +
                             WaysOut(plan, ranks, room)();
   if (spec.runtime.memory_check == api::MemoryCheck::kWarn) return fault;
   const bool never = process || need.all > room.limit_bytes;
   return Error{never ? ErrorCode::kInvalidConfig : ErrorCode::kUnavailable,
-               fault + "; engine.runtime.memoryCheck: Warn starts it all the same"};
+               fault + "; engine.runtime.memoryCheck: Warn starts it anyway"};
 }
 
 Result<std::string> check_gpu_memory(const MemoryPlan& plan, const api::EngineSpec& spec,
@@ -302,7 +302,7 @@ Result<std::string> check_gpu_memory(const MemoryPlan& plan, const api::EngineSp
       "Selective or Full";
   if (spec.runtime.memory_check == api::MemoryCheck::kWarn) return fault;
   return Error{ErrorCode::kInvalidConfig,
-               fault + "; engine.runtime.memoryCheck: Warn starts it all the same"};
+               fault + "; engine.runtime.memoryCheck: Warn starts it anyway"};
 }
 
 Result<std::string> check_pod_memory(const MemoryPlan& plan, const api::TrainingJobSpec& job,

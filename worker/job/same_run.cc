@@ -20,12 +20,12 @@ struct Reading {
   const char* instead;
 };
 constexpr Reading kGoesOn = {
-    ", from which the run goes on",
-    "put that back, or train with the new value as another job, in a run directory of its own"};
-constexpr Reading kStartsFrom = {", from whose state engine.startFrom has the run go on",
+    ", from which the run resumes",
+    "put that back, or train with the new value as another job, in its own run directory"};
+constexpr Reading kStartsFrom = {", whose state engine.startFrom continues",
                                  "put that back, or take its weights alone (what: Weights)"};
-constexpr Reading kStartsFromWeights = {", with whose weights engine.startFrom has the run begin",
-                                        "put that back, or begin elsewhere"};
+constexpr Reading kStartsFromWeights = {", whose weights engine.startFrom starts with",
+                                        "put that back, or start from another checkpoint"};
 
 struct Field {
   const char* name;
@@ -209,7 +209,7 @@ std::string doubt_of_horizon(const checkpoint::StateStore& checkpoint,
   const int64_t was = api::horizon_of(*stored);
   const int64_t now = api::horizon_of(spec);
   if (was == now && now < spec.steps && stored->steps < spec.steps) {
-    return "engine.learningRateSchedule.horizonSteps: found " + std::to_string(now) + " beside " +
+    return "engine.learningRateSchedule.horizonSteps: found " + std::to_string(now) + " with " +
            std::to_string(spec.steps) + " steps: from step " + std::to_string(now) +
            " on the learning rate stays at its last value";
   }
@@ -217,9 +217,8 @@ std::string doubt_of_horizon(const checkpoint::StateStore& checkpoint,
   return "engine.learningRateSchedule.horizonSteps: up to step " +
          std::to_string(checkpoint.manifest().step) + " the learning rate fell over " +
          std::to_string(was) + " steps, from here on it falls over " + std::to_string(now) +
-         ": it jumps, and the result is not that of one run; where the final length is known, "
-         "state "
-         "it from the beginning";
+         ": the learning rate jumps, and the result is not that of one run; if the final length is "
+         "known, set it from the start";
 }
 
 std::string doubt_of_device(const checkpoint::StateStore& checkpoint, const api::EngineSpec& spec) {
@@ -228,7 +227,7 @@ std::string doubt_of_device(const checkpoint::StateStore& checkpoint, const api:
   const auto name = [](const api::EngineSpec& of) { return on_gpu(of) ? "a GPU" : "processors"; };
   return std::string("engine.device: up to step ") + std::to_string(checkpoint.manifest().step) +
          " the run was on " + name(*stored) + ", from here on it is on " + name(spec) +
-         ": it goes on with other bits, and the result is not that of one run";
+         ": it continues with different bits, and the result is not that of one run";
 }
 
 Status check_start(const checkpoint::StateStore& checkpoint, const api::EngineSpec& spec,

@@ -347,7 +347,7 @@ class World {
     if (meeting.instruction != common_of(i)) {
       return violation(walker.rank->rank, walker.next, i,
                        "rank " + std::to_string(walkers_[meeting.first].rank->rank) + " begins " +
-                           to_string(meeting.instruction) + " in its place: deadlock");
+                           to_string(meeting.instruction) + " instead: deadlock");
     }
     meeting.level = std::max(meeting.level, walker.now);
     meeting.began = std::max(meeting.began, walker.seconds);

@@ -59,7 +59,7 @@ Result<contract::Start> AgentLink::wait_start(std::chrono::milliseconds timeout)
   if (stop_requested()) return Error{ErrorCode::kAborted, "asked to stop before the start message"};
   return Error{ErrorCode::kDeadline, "no start message from the agent within " +
                                          std::to_string(timeout.count()) +
-                                         " ms: another rank may not have come up"};
+                                         " ms: another rank may not have started"};
 }
 
 void AgentLink::handle(const std::string& line) {

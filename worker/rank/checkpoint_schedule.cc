@@ -313,7 +313,7 @@ void CheckpointSchedule::count_failure(const checkpoint::CheckpointOutcome& outc
   const std::string consequence = keeps_trying_
                                       ? "the trained state is kept and written again until that "
                                         "succeeds or the run is stopped"
-                                      : "training goes on and the one before stays";
+                                      : "training continues and the previous checkpoint stays";
   context_.log->error("checkpoint abandoned; " + consequence,
                       {{"step", outcome.step},
                        {"failures", figures_.failures},
@@ -433,7 +433,7 @@ Result<CheckpointSchedule::History> CheckpointSchedule::history() const {
 }
 
 std::string CheckpointSchedule::advice() const {
-  constexpr char kAnew[] = "no checkpoint is older than that: begin anew";
+  constexpr char kAnew[] = "no checkpoint is older than that: start a new run";
   const Result<History> own = history();
   if (!own) return kAnew;
   std::string newer;
@@ -442,7 +442,7 @@ std::string CheckpointSchedule::advice() const {
     const bool proven = id.step < state_.step();
     if (proven && checkpoint::open_own(*files_, context_.checkpoint_root, id, own->records,
                                        checkpoint::Verify::kManifest)) {
-      return "go on from " + name + (newer.empty() ? "" : " (move away " + newer + ")");
+      return "resume from " + name + (newer.empty() ? "" : " (move away " + newer + ")");
     }
     newer += (newer.empty() ? "" : ", ") + name;
   }

@@ -20,7 +20,7 @@ std::string capability_text(int64_t capability) {
 Result<api::DeviceKind> agree_on_device(const WantedDevice& wanted, int local_rank,
                                         const CudaSupport* cuda, comm::Communicator& world) {
   constexpr char kWasOnGpu[] =
-      "the run was on a GPU; name engine.device: Cpu to go on with other bits";
+      "the run was on a GPU; set engine.device: Cpu to continue with different bits";
   const bool is_auto = wanted.named == api::DeviceKind::kAuto;
   const auto resolved = resolve_device(
       is_auto ? wanted.recorded.value_or(wanted.named) : wanted.named, local_rank, cuda);

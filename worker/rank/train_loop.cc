@@ -213,7 +213,7 @@ class Run {
   void tell_of_import() const {
     const bool gone = inputs_->shape && !inputs_->imported;
     if (gone) {
-      context_.log->info("engine.model.import is gone; a checkpoint stands in for it",
+      context_.log->info("engine.model.import is missing; a checkpoint replaces it",
                          {{"folder", spec_.model.import_path}});
     }
     if (!inputs_->imported) return;
@@ -276,10 +276,10 @@ class Run {
     }
     if (inputs_->imported) return import_parameters(*inputs_->imported, *engine_);
     if (inputs_->shape) {
-      return Error{ErrorCode::kNotFound,
-                   "engine.model.import: " + spec_.model.import_path +
-                       " is gone, and no checkpoint could be restored in its place: put the folder "
-                       "back"};
+      return Error{
+          ErrorCode::kNotFound,
+          "engine.model.import: " + spec_.model.import_path +
+              " is missing, and no checkpoint could be restored instead: put the folder back"};
     }
     return engine_->initialize();
   }
@@ -344,7 +344,7 @@ class Run {
     return {ErrorCode::kInvalidData,
             "training: " + what + ": the model has diverged" + otherwise +
                 "; lower learningRate or gradientClip, or lengthen the warmup, and " +
-                (checkpoints_ ? checkpoints_->advice() : "begin anew")};
+                (checkpoints_ ? checkpoints_->advice() : "start a new run")};
   }
 
   /// A run is complete when its last step was done and leaves a model that computes.
@@ -451,12 +451,12 @@ class Run {
     if (checkpoints_) {
       TRAINYARD_ASSIGN(outcome.checkpointed, checkpoints_->finish(outcome.complete));
       if (outcome.complete && !outcome.checkpointed) {
-        return Error{ErrorCode::kIo,
-                     "stopped before the last checkpoint, step " +
-                         std::to_string(engine_->steps_done()) + ", could be written to " +
-                         context_.checkpoint_root.string() +
-                         " (see the errors above); the steps since the one before are lost, so "
-                         "the run is not complete"};
+        return Error{ErrorCode::kIo, "stopped before the last checkpoint, step " +
+                                         std::to_string(engine_->steps_done()) +
+                                         ", could be written to " +
+                                         context_.checkpoint_root.string() +
+                                         " (see the errors above); the steps since the previous "
+                                         "checkpoint are lost, so the run is not complete"};
       }
     }
     count_turn();

@@ -62,7 +62,7 @@ Status check_layout(std::span<const Entry> entries, int64_t data_bytes) {
   for (const Entry& entry : entries) {
     if (entry.begin != position) {
       return invalid("tensor \"" + entry.name + "\": begins at byte " +
-                     std::to_string(entry.begin) + ", the one before ends at " +
+                     std::to_string(entry.begin) + ", the previous tensor ends at " +
                      std::to_string(position) +
                      (entry.begin < position ? "; they overlap" : "; there is a hole"));
     }

@@ -112,7 +112,7 @@ TEST_F(CrdTest, ExplainDescribesFields) {
   EXPECT_THAT(policy, HasSubstr("enum: RecreateAll, ReplacePod"));
   EXPECT_THAT(must({"explain", "tj.status.restarts.classes.recent"}), HasSubstr("oldest first"));
   EXPECT_THAT(must({"explain", "trainingjob.spec.engine.parallelism"}),
-              HasSubstr("Planned: refused as yet"));
+              HasSubstr("Planned: this version"));
 }
 
 TEST_F(CrdTest, NamesColumnsAndCategory) {

@@ -248,12 +248,12 @@ TEST_P(DeviceFaultsTest, ACopyStreamWaitsNoLongerThanItsDeviceAndNotAfterAStop) 
     std::stop_source stopped;
     stopped.request_stop();
     const Status given_up = copies->copy(std::span(&range, 1), stopped.get_token());
-    EXPECT_THAT(given_up.error().message, HasSubstr("was given up"));
+    EXPECT_THAT(given_up.error().message, HasSubstr("was abandoned"));
     EXPECT_EQ(call_faults().calls.at("cudaStreamQuery"), 1);  // it does not wait
     EXPECT_FALSE(device.is_stuck());
     const Status late = copies->copy({}, {});
     EXPECT_EQ(late.error().code, ErrorCode::kDeadline);
-    EXPECT_THAT(late.error().message, HasSubstr("not come to a collective within 0.2 s"));
+    EXPECT_THAT(late.error().message, HasSubstr("not reached a collective within 0.2 s"));
     EXPECT_TRUE(device.is_stuck());
     EXPECT_TRUE(device.wait());
     EXPECT_TRUE(device.is_stuck()) << "its own stream is done, the other one is not";

@@ -266,8 +266,7 @@ TEST_P(CudaFastTest, ProcessorsRefuseIt) {
     ASSERT_FALSE(engine);
     EXPECT_EQ(engine.error().code, ErrorCode::kInvalidConfig);
     EXPECT_THAT(engine.error().message,
-                HasSubstr("engine.numerics.mode: found Fast, wanted Canonical or Auto on "
-                          "processors"));
+                HasSubstr("engine.numerics.mode: found Fast, wanted Canonical or Auto on CPUs"));
   });
 }
 

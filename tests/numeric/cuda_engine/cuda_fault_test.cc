@@ -345,7 +345,7 @@ TEST_P(CudaFaultTest, RefusesPartsThatTensorRanksCannotHave) {
   other = spec;
   other.model.family = api::ModelFamily::kQwen3;
   EXPECT_THAT(fault(other), HasSubstr("engine.parallelism.tensor: found 2, wanted 1 with Canonical "
-                                      "numerics of Qwen3"));
+                                      "numerics for Qwen3"));
   EXPECT_EQ(fault(fast(other)), "none");
   other = spec;
   other.model.ffn = 136;

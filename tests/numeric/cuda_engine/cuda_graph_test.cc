@@ -410,7 +410,7 @@ TEST_P(CudaTrainLoopTest, AGpuThatHangsEndsTheProcessAndFreesNothing) {
     (void)log_of(spec());
   };
   EXPECT_EXIT(hang(), ::testing::ExitedWithCode(kEnded),
-              "has not done what was enqueued within 0.1 s; .* shared with others$");
+              "has not finished the enqueued work within 0.1 s; .* shared with others$");
 }
 
 }  // namespace

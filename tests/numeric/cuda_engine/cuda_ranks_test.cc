@@ -222,10 +222,11 @@ TEST_P(CudaRanksTest, RanksAgreeOnWhatTheyComputeOn) {
   EXPECT_THAT(agree(kCuda, 2, {kCpu, kCpu}), ::testing::Each("Cuda"));
   EXPECT_THAT(agree(kCpu, 2, {kCuda, kCuda}), ::testing::Each("Cpu"));
   EXPECT_THAT(agree(api::DeviceKind::kAuto, 1, {kCuda, kCuda})[1],
-              HasSubstr("the run was on a GPU; name engine.device: Cpu to go on"));
+              HasSubstr("the run was on a GPU; set engine.device: Cpu to continue"));
   EXPECT_THAT(agree(api::DeviceKind::kAuto, 2, {kCuda, {}}), ::testing::Each("Cuda"));
-  EXPECT_THAT(agree(api::DeviceKind::kAuto, 1, {kCuda, {}}),
-              ::testing::Each(HasSubstr("the run was on a GPU; name engine.device: Cpu to go on")));
+  EXPECT_THAT(
+      agree(api::DeviceKind::kAuto, 1, {kCuda, {}}),
+      ::testing::Each(HasSubstr("the run was on a GPU; set engine.device: Cpu to continue")));
   EXPECT_THAT(agree(api::DeviceKind::kCuda, 1)[1],
               HasSubstr("1 GPUs that this process sees, wanted at least 2, one per rank"));
   const auto other = [](int index) -> Result<CudaFacts> {

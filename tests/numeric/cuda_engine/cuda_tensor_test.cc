@@ -174,14 +174,14 @@ TEST(CudaContextTest, RefusesWhatContextRanksCannotShare) {
   EXPECT_EQ(fault(spec, api::NumericsMode::kFast), "none");
   EXPECT_EQ(fault(spec, api::NumericsMode::kCanonical),
             "engine.parallelism.context: found 2, wanted 1 with Canonical numerics, whose grains "
-            "are of whole sequences on a GPU: use engine.device: Cuda with numerics.mode Fast, or "
+            "are whole sequences on a GPU: use engine.device: Cuda with numerics.mode Fast, or "
             "engine.device: Cpu");
   spec.parallelism.context_mode = api::ContextMode::kRing;
   EXPECT_EQ(
       fault(spec, api::NumericsMode::kFast),
-      "engine.parallelism.contextMode: found Ring, wanted Ulysses on a GPU, where attention "
-      "takes no blocks of keys; use engine.device: Cpu, or Ulysses with engine.device: Cuda and "
-      "numerics.mode Fast");
+      "engine.parallelism.contextMode: found Ring, wanted Ulysses on a GPU, which has no ring "
+      "attention; use engine.device: Cpu, or Ulysses with engine.device: Cuda and numerics.mode "
+      "Fast");
   spec.parallelism.context = 1;  // a mode of nothing
   EXPECT_EQ(fault(spec, api::NumericsMode::kCanonical), "none");
 }

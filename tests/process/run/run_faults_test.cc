@@ -134,7 +134,7 @@ TEST_F(RunFaultsTest, AnEndThatCannotBeWrittenDownLetsOneCtrlCGo) {
   block_status();
   ASSERT_TRUE(wait_until([&] { return running("trainyard-agent").empty(); }));
   ASSERT_TRUE(wait_until([&] {
-    return output().find("it is tried again until it works: mend that") != std::string::npos;
+    return output().find("the run retries until it works: fix that") != std::string::npos;
   })) << output();
   run->signal(SIGINT);
   expect_not_recorded(*run);
@@ -202,7 +202,7 @@ TEST_F(RunFaultsTest, TheKernelsKillForWantOfMemoryIsNamed) {
   EXPECT_EQ(end.exit_code, 0) << output() << errors();
   const Json attempt = status()["attempts"][0];
   EXPECT_EQ(attempt.value("signal", 0), SIGKILL) << attempt.dump(1);
-  EXPECT_THAT(attempt.value("message", ""), HasSubstr("want of memory")) << attempt.dump(1);
+  EXPECT_THAT(attempt.value("message", ""), HasSubstr("memory ran out")) << attempt.dump(1);
   EXPECT_EQ(attempt.value("class", ""), "Application") << attempt.dump(1);
   expect_nothing_left();
 }
@@ -286,13 +286,13 @@ TEST_F(RunFaultsTest, WhatCannotBeARunDirectoryIsAWrongUsage) {
   const ChildEnd end = trainyard(
       {"run", (folder() / "job.yaml").string(), "--run-dir", (folder() / "file").string()});
   EXPECT_EQ(end.exit_code, 64);
-  EXPECT_THAT(errors(), HasSubstr("is no directory"));
+  EXPECT_THAT(errors(), HasSubstr("is not a directory"));
   // The system makes nothing there, whoever asks; as on a disk without room.
   const ChildEnd nowhere = trainyard(
       {"run", (folder() / "job.yaml").string(), "--run-dir", "/proc/trainyard/run", "-o", "json"});
   EXPECT_EQ(nowhere.exit_code, 64);
   EXPECT_THAT(errors(), HasSubstr("run directory /proc/trainyard/run: "));
-  EXPECT_THAT(errors(), HasSubstr("name another one (--run-dir)"));
+  EXPECT_THAT(errors(), HasSubstr("name another directory (--run-dir)"));
 }
 
 TEST_F(RunFaultsTest, APipeInPlaceOfAFileIsNamedAndNotWaitedFor) {
@@ -347,8 +347,7 @@ TEST_F(RunFaultsTest, AJobThatIsDamagedOrGoneIsNamedAndWhatItCountedStays) {
 
 TEST_F(RunFaultsTest, WhereThereIsNothingToRetryThatIsSaid) {
   expect_end(*start({}, {"--retry"}), 0);
-  EXPECT_THAT(printed("event").at(0).value("message", ""),
-              HasSubstr("there is no run to take up again"));
+  EXPECT_THAT(printed("event").at(0).value("message", ""), HasSubstr("there is no run to retry"));
 }
 
 TEST_F(RunFaultsTest, AFailedRunGoesOnOnceItIsMended) {
@@ -358,7 +357,7 @@ TEST_F(RunFaultsTest, AFailedRunGoesOnOnceItIsMended) {
   const Json failed = status();
 
   expect_end(*start({}, {"--retry"}), 0);
-  EXPECT_THAT(printed("event").at(0).value("message", ""), HasSubstr("trying again"));
+  EXPECT_THAT(printed("event").at(0).value("message", ""), HasSubstr("retrying"));
   EXPECT_TRUE(printed("start").at(0).value("resumed", false));
   EXPECT_EQ(summary().value("step", 0), 50);
   EXPECT_EQ(summary().value("restarts", -1), 0);
@@ -394,7 +393,7 @@ TEST_F(RunFaultsTest, ACheckpointThatNoRankToldOfIsTheNewestAllTheSame) {
   checkpoint::PosixFileSystem files;
   ASSERT_EQ(committed.train(files, {.steps = {40}}), "");
   run->signal(SIGTERM);
-  ASSERT_TRUE(wait_until([&] { return output().find("once more") != std::string::npos; }));
+  ASSERT_TRUE(wait_until([&] { return output().find("a second Ctrl-C") != std::string::npos; }));
   run->signal(SIGTERM);
   expect_end(*run, 130);
   EXPECT_EQ(summary().value("checkpointStep", 0), 40);
@@ -408,7 +407,7 @@ TEST_F(RunFaultsTest, AReaderThatLeavesDoesNotStopTheRun) {
   const ChildEnd end = shell("set -o pipefail; \"$@\" | head -n 1");
   EXPECT_EQ(end.exit_code, 0) << errors();
   EXPECT_EQ(status().value("phase", ""), "Complete");
-  EXPECT_THAT(errors(), HasSubstr("the run goes on"));
+  EXPECT_THAT(errors(), HasSubstr("the run continues"));
   expect_nothing_left();
 }
 

@@ -214,7 +214,7 @@ TEST_F(RunTest, ASecondCtrlCStopsAtOnce) {
   ASSERT_TRUE(wait_until([&] {
     const std::vector<Json> all = printed("event");
     return std::any_of(all.begin(), all.end(), [](const Json& event) {
-      return event.value("message", "").find("once more") != std::string::npos;
+      return event.value("message", "").find("a second Ctrl-C") != std::string::npos;
     });
   }));
   run->signal(SIGINT);

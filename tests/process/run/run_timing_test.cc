@@ -61,7 +61,7 @@ TEST_F(RunFaultsTest, AnAgentThatIsStoppedWhenTheRunIsStartedAnewIsReplaced) {
   expect_end(*run, 0);
   EXPECT_EQ(summary().value("restarts", -1), 1);
   const Json attempt = status()["attempts"][0];
-  EXPECT_THAT(attempt.value("message", ""), HasSubstr("not heard of by a new coordinator"))
+  EXPECT_THAT(attempt.value("message", ""), HasSubstr("a new coordinator received nothing from it"))
       << attempt.dump(1);
   expect_nothing_left();
 }

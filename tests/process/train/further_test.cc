@@ -129,7 +129,7 @@ TEST_F(FurtherTest, ARunMadeLongerIsTheLongerRun) {
   EXPECT_THAT(out("run"), HasSubstr("this run was complete; training it further"));
   EXPECT_THAT(out("run"), Not(HasSubstr("horizonSteps")));
   ASSERT_EQ(train("run", {.steps = 44}), 0) << err("run");
-  EXPECT_THAT(out("run"), HasSubstr("found 40 beside 44 steps"));
+  EXPECT_THAT(out("run"), HasSubstr("found 40 with 44 steps"));
 
   const std::string before = content_of(folder() / "run/status.json");
   EXPECT_EQ(train("run", {.steps = 30}), 64);
@@ -145,7 +145,9 @@ TEST_F(FurtherTest, WithoutAGoodCheckpointACompleteRunStaysComplete) {
     if (entry.path().filename().string().starts_with("shard-")) fs::resize_file(entry.path(), 100);
   }
   EXPECT_EQ(train("run", {.steps = 40}), 65);
-  EXPECT_THAT(err("run"), HasSubstr("found no good checkpoint to train the complete run further"));
+  EXPECT_THAT(
+      err("run"),
+      HasSubstr("found no good checkpoint from which the complete run can be trained further"));
   EXPECT_EQ(content_of(folder() / "run/status.json"), before);
   EXPECT_TRUE(fs::exists(folder() / "run/result.json"));
   expect_nothing_left();
@@ -161,8 +163,9 @@ TEST_F(FurtherTest, WithoutAGoodCheckpointARunThatStoppedEarlyStaysComplete) {
   ASSERT_GT(stopped, 0);
   for (const Wanted& wanted : {Wanted{.steps = stopped, .patience = 3}, Wanted{.patience = 3}}) {
     EXPECT_EQ(train("run", wanted), 65) << wanted.steps;
-    EXPECT_THAT(err("run"),
-                HasSubstr("found no good checkpoint to train the complete run further"));
+    EXPECT_THAT(
+        err("run"),
+        HasSubstr("found no good checkpoint from which the complete run can be trained further"));
   }
   EXPECT_EQ(content_of(folder() / "run/status.json"), before);
   EXPECT_TRUE(fs::exists(folder() / "run/result.json"));
@@ -194,7 +197,7 @@ TEST_F(FurtherTest, AnotherJobGoesOnFromAStateAndNeedsItOnce) {
   fs::remove_all(folder() / "first");
   ASSERT_EQ(train("second", {.steps = 40, .start = state}), 0) << err("second");
   EXPECT_EQ(hash_of("second"), hash_of("whole"));
-  EXPECT_EQ(train("second", {.steps = 50}), 64) << "startFrom never comes or goes";
+  EXPECT_EQ(train("second", {.steps = 50}), 64) << "startFrom can be neither added nor removed";
   EXPECT_THAT(err("second"), HasSubstr("spec.engine.startFrom: differs"));
   EXPECT_NE(train("third", {.start = state}), 0) << "it has no checkpoint of its own";
   EXPECT_THAT(err("third"), HasSubstr("engine.startFrom.checkpoint"));

@@ -407,7 +407,7 @@ TEST_F(LoneRankTest, ARankThatDiesAfterItsExportCostsARestartAndNotTheJob) {
   // Another run has exported nothing yet, whatever its manifest is called.
   const Ended other = trainyard({"run", path("job.yaml"), "--run-dir", path("other")});
   EXPECT_EQ(other.exit_code, contract::kExitBadConfig);
-  EXPECT_THAT(other.err, HasSubstr("model.safetensors: is there already"));
+  EXPECT_THAT(other.err, HasSubstr("model.safetensors: exists already"));
   EXPECT_FALSE(std::filesystem::exists(path("other")));
 }
 
@@ -456,7 +456,7 @@ TEST_F(LoneRankTest, WhatReadsTheNewestCheckpointStepsBackFromADamagedShard) {
     arguments.insert(arguments.end(), {"-o", "json"});
     const Ended ended = trainyard(arguments);
     EXPECT_EQ(ended.exit_code, 0) << arguments[0] << ended.err;
-    EXPECT_THAT(ended.err, HasSubstr("passed over " + newest.string() + ": shard-0-of-1"));
+    EXPECT_THAT(ended.err, HasSubstr("skipped " + newest.string() + ": shard-0-of-1"));
     return json::parse(ended.out, nullptr, false);
   };
   EXPECT_EQ(json_of({"sample", path("run"), "--tokens", "4", "--tokenizer", "bytes"})["step"], 5);

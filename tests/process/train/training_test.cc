@@ -394,7 +394,7 @@ TEST_F(TrainingTest, AFullDiskCostsCheckpointsAndNothingElse) {
   for (const pid_t rank : ranks)
     ASSERT_EQ(::prlimit(rank, RLIMIT_FSIZE, &little, nullptr), 0);
   ASSERT_EQ(::kill(first, SIGCONT), 0);
-  ASSERT_TRUE(rank_says("full", "checkpoint abandoned; training goes on"));
+  ASSERT_TRUE(rank_says("full", "checkpoint abandoned; training continues"));
   ASSERT_EQ(first_rank_that_stands_still(), first) << "before the end, on any machine";
   for (const pid_t rank : ranks)
     ASSERT_EQ(::prlimit(rank, RLIMIT_FSIZE, &much, nullptr), 0);
@@ -404,7 +404,7 @@ TEST_F(TrainingTest, AFullDiskCostsCheckpointsAndNothingElse) {
   EXPECT_TRUE(same_hash(ended.summary.value("stateHash", ""), hash_)) << ended.summary.dump();
   EXPECT_EQ(ended.summary.value("restarts", -1), 0) << ended.summary.dump();
   const std::string told = text_of(folder_->path() / "full.out");
-  EXPECT_NE(told.find("was not written; training goes on"), std::string::npos) << told;
+  EXPECT_NE(told.find("was not written; training continues"), std::string::npos) << told;
   EXPECT_NE(told.find("File too large"), std::string::npos) << told;
 }
 

@@ -173,7 +173,7 @@ TEST_F(GpuWatchTest, WorksWhereTheLibraryHasNoMoreThanGpus) {
 TEST_F(GpuWatchTest, SaysWhyThereIsNothingToWatch) {
   EXPECT_THAT(start("trainyard-no-such").error().message, HasSubstr("trainyard-no-such"));
   EXPECT_EQ(start("trainyard-old-nvml").error().message,
-            "libnvidia-ml.so.1 has no nvmlDeviceGetHandleByIndex_v2: a newer driver is wanted");
+            "libnvidia-ml.so.1 has no nvmlDeviceGetHandleByIndex_v2: a newer driver is needed");
   say("count 0");
   EXPECT_EQ(start().error().message, "there is no GPU");
   say("init 9");

@@ -225,7 +225,7 @@ TEST_F(SupervisorVerdictTest, AProgramThatNeverSpeaksIsNoWorkerAndFailsTheJob) {
   supervisor_.on_rank_end(1, {0, 0});
   ASSERT_TRUE(supervisor_.finished());
   EXPECT_EQ(supervisor_.finished()->exit_code, contract::kExitBadConfig);
-  EXPECT_THAT(supervisor_.finished()->message, HasSubstr("is no worker that can run here"));
+  EXPECT_THAT(supervisor_.finished()->message, HasSubstr("is not a worker that can run here"));
 }
 
 TEST_F(SupervisorVerdictTest, TheKernelsKillForWantOfMemoryIsNamed) {
@@ -236,7 +236,7 @@ TEST_F(SupervisorVerdictTest, TheKernelsKillForWantOfMemoryIsNamed) {
   ASSERT_TRUE(supervisor_.finished());
   EXPECT_EQ(supervisor_.finished()->reason, "OOMKilled");
   EXPECT_EQ(supervisor_.finished()->exit_code, 137);
-  EXPECT_THAT(supervisor_.finished()->message, HasSubstr("want of memory"));
+  EXPECT_THAT(supervisor_.finished()->message, HasSubstr("memory ran out"));
 }
 
 class AskedRankTest : public SupervisorWorld {

@@ -50,7 +50,7 @@ TEST_F(DataOrderTest, EachSampleIsVisitedOnceInEveryEpochWhateverTheRanks) {
 
 TEST_F(DataOrderTest, SaysWhatItCannotWalk) {
   EXPECT_EQ(order({}), 64);
-  EXPECT_THAT(complaints_, HasSubstr("wanted a folder of shards, or --samples N"));
+  EXPECT_THAT(complaints_, HasSubstr("wanted either a folder of shards or --samples N"));
   EXPECT_EQ(order({"--samples", "1G", "--epochs", "100"}), 64);
   EXPECT_EQ(order({"--samples", "1073741824", "--epochs", "100"}), 64);
   EXPECT_THAT(complaints_, HasSubstr("found 1073741824 samples in 100 epochs"));

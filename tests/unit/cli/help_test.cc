@@ -28,6 +28,7 @@ std::string help_of(std::vector<std::string> command) {
 /// The same as a terminal of that width shows it.
 std::string help_in_terminal(std::vector<std::string> command, unsigned short columns) {
   command.emplace_back("--help");
+  std::cout.flush();  // or the child writes it, too
   const winsize size{.ws_row = 24, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
   int terminal = -1;
   const pid_t child = ::forkpty(&terminal, nullptr, nullptr, &size);

@@ -119,7 +119,7 @@ TEST_F(PlanCommandTest, ShowsHowAPipelineIsCutAndHowEvenly) {
   EXPECT_THAT(plan_of("{pipeline: 2}", {}), HasSubstr(" blocks, cut by cost; "));
   const std::string by_hand = plan_of("{pipeline: 2, stages: [0, 4]}", {});
   EXPECT_THAT(by_hand, HasSubstr("pipeline, OneFOneB: 0 (0 %) + 4 (100 %) blocks, cut by hand; "));
-  EXPECT_THAT(by_hand, HasSubstr("the rank with most computes 2.00 times the mean"));
+  EXPECT_THAT(by_hand, HasSubstr("the busiest rank computes 2.00 times the mean"));
   const auto json =
       nlohmann::json::parse(plan_of("{pipeline: 2, stages: [3, 1]}", {"-o", "json"}))["pipeline"];
   EXPECT_EQ(json[0]["blocks"], 3);
@@ -139,7 +139,7 @@ TEST_F(PlanCommandTest, AModelOfOneAndAHalfBillionParametersShows24GB) {
 // bytes of each in the snapshot, 6 x 128 x (114,688 + 2 x 64 x 64) FLOPs are a rank's share.
 constexpr char kTable[] =
     R"(job: 120,576 parameters, BF16, 4 ranks: shard 4, ZeRO-1
-8 sequences of 64 tokens a step, 2 at once
+8 sequences of 64 tokens per step, 2 at once
 states at 16 B per parameter, not divided: 1.93 MB
 
 largest rank                    stage 0         stage 1*          stage 2          stage 3
@@ -195,7 +195,7 @@ TEST_F(PlanCommandTest, WhatIsolatedDocumentsComputeIsSaidToBeABound) {
     EXPECT_EQ(plan(kSmall, kBatch, more), 0) << err_;
     return out_;
   };
-  constexpr char kBound[] = "\ndata.documents: Isolate: what is computed is at most this. ";
+  constexpr char kBound[] = "\ndata.documents: Isolate: the computation shown is an upper bound. ";
   EXPECT_THAT(planned("Isolate", {}), HasSubstr(kBound));
   EXPECT_THAT(planned("Join", {}), Not(HasSubstr("documents")));
   const auto isolated = nlohmann::json::parse(planned("Isolate", {"-o", "json"}));

@@ -63,7 +63,7 @@ TEST_F(ValidateCommandTest, ValidFilesExitZero) {
   const std::string file = write("good.yaml", engine("5"));
   const Outcome outcome = run_with({"validate", file});
   EXPECT_EQ(outcome.exit_code, 0);
-  EXPECT_EQ(outcome.out, file + ": valid (its data is not here and was not looked at)\n");
+  EXPECT_EQ(outcome.out, file + ": valid (its data is not on this machine and was not checked)\n");
   EXPECT_EQ(outcome.err, "");
 }
 
@@ -84,7 +84,7 @@ TEST_F(ValidateCommandTest, FaultsOfAllFilesArePrintedAndExit64) {
   const std::string bad = write("bad.yaml", engine("0\n  stepz: 5"));
   const Outcome outcome = run_with({"validate", bad, good});
   EXPECT_EQ(outcome.exit_code, 64);
-  EXPECT_EQ(outcome.out, good + ": valid (its data is not here and was not looked at)\n");
+  EXPECT_EQ(outcome.out, good + ": valid (its data is not on this machine and was not checked)\n");
   EXPECT_EQ(outcome.err,
             bad + ":5: engine.steps: found 0, wanted a number from 1 to 1000000000000\n" + bad +
                 ":6: engine.stepz: found an unknown key, wanted steps\n");
@@ -138,7 +138,7 @@ class PathWithKubectl {
 TEST_F(ValidateCommandTest, SaysThatNoServerWasAsked) {
   const std::string file = write("job.yaml", kPodManifest);
   EXPECT_EQ(run_with({"validate", file}).out,
-            file + ": valid (its pods were not shown to an API server, as --server does)\n");
+            file + ": valid (its pods were not checked by an API server; --server does this)\n");
   const PathWithKubectl path(folder_, "");
   const Outcome asked = run_with({"validate", "--server", file});
   EXPECT_EQ(asked.exit_code, 75);
@@ -226,8 +226,8 @@ TEST_F(ValidateCommandTest, AnExportThatWouldReplaceSomethingIsRefusedWithTheMan
   const Outcome outcome = run_with({"validate", manifest});
   EXPECT_EQ(outcome.exit_code, 64);
   EXPECT_THAT(outcome.err, HasSubstr(manifest + ": engine.export.huggingFace: " + folder_ +
-                                     "/out/config.json: is there already, and is not what the "
-                                     "export would write; choose another folder"));
+                                     "/out/config.json: exists already, and is not what the export "
+                                     "would write; choose another folder"));
 }
 
 TEST_F(ValidateCommandTest, TheTokenizerMustBeThatOfTheTokens) {
@@ -331,9 +331,9 @@ TEST_F(ValidateCommandTest, AJobOfAnotherControllerIsNotWaitedFor) {
   EXPECT_EQ(run_with({"validate", file}).exit_code, 0);
   const Outcome outcome = run_with({"run", file, "--run-dir", folder_ + "/run"});
   EXPECT_EQ(outcome.exit_code, 64);
-  EXPECT_THAT(outcome.err, HasSubstr("spec.managedBy: found example.com/other, which such a job is "
-                                     "left to, wanted trainyard.dev/trainingjob-controller or no "
-                                     "managedBy"));
+  EXPECT_THAT(outcome.err,
+              HasSubstr("spec.managedBy: found example.com/other, which manages this job, wanted "
+                        "trainyard.dev/trainingjob-controller or no managedBy"));
   EXPECT_FALSE(std::filesystem::exists(folder_ + "/run"));
 }
 

@@ -69,7 +69,7 @@ TEST(ElasticLifeTest, ANumberBetweenTwoSizesIsNoLackOfNodes) {
   EXPECT_EQ(told, 1);
   scale(4);
   EXPECT_EQ(job.status().nodes.target, 4) << "at once, as the user's word";
-  EXPECT_EQ(job.message_of(ConditionType::kDegraded), "all nodes wanted are there");
+  EXPECT_EQ(job.message_of(ConditionType::kDegraded), "all wanted nodes are present");
 }
 
 TEST(ElasticLifeTest, TheScheduleHasItsTimeWhenTheOthersHaveGone) {

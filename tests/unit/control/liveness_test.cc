@@ -233,7 +233,8 @@ TEST(LivenessTest, WhoDoesNotComeBackToANewLeaderFromALostNodeIsLost) {
   ASSERT_TRUE(job.pass(seconds(1)));
   ASSERT_EQ(job.status().restarts.total, 1);
   EXPECT_EQ(job.status().attempts[0].reason, "NodeLost");
-  EXPECT_THAT(job.status().attempts[0].message, HasSubstr("not heard of by a new coordinator"));
+  EXPECT_THAT(job.status().attempts[0].message,
+              HasSubstr("a new coordinator received nothing from it"));
 }
 
 TEST(LivenessTest, WhoHasNotBeenHeardOfYetIsAwaitedWhereverItIs) {

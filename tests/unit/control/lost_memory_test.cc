@@ -61,9 +61,9 @@ TEST(LostMemoryTest, ThatMemoryGoesWithThePodThatFailsAgainAndAgainIsSaid) {
   EXPECT_EQ(planned.intent->restarts.pod_replacements, 1);
   EXPECT_THAT(lost_memories(planned),
               ElementsAre(::testing::HasSubstr("resume from the checkpoint of step 8")));
-  EXPECT_THAT(
-      lost_memories(plan_at_third_failure([](api::CheckpointPolicy&) {}, std::nullopt)),
-      ElementsAre(::testing::HasSubstr("the job begins anew, as it has no checkpoint yet")));
+  EXPECT_THAT(lost_memories(plan_at_third_failure([](api::CheckpointPolicy&) {}, std::nullopt)),
+              ElementsAre(::testing::HasSubstr(
+                  "the job starts from scratch, as it has no checkpoint yet")));
 }
 
 TEST(LostMemoryTest, WhereCopiesServeNoMemoryIsLost) {
@@ -109,7 +109,7 @@ TEST(LostMemoryTest, ThatAGpuTakesAllThatTheJobHasWithItIsSaid) {
   };
   EXPECT_THAT(lost_memories(plan_at_failure(2, gpu_fails)),
               ElementsAre(::testing::HasSubstr(
-                  "the job begins anew, as it has no checkpoint yet; "
+                  "the job starts from scratch, as it has no checkpoint yet; "
                   "checkpointPolicy.memoryReplicas: 1 keeps copies on the next node")));
   EXPECT_THAT(lost_memories(plan_at_failure(1, gpu_fails)),
               ElementsAre(::testing::EndsWith("as it has no checkpoint yet")))
@@ -126,7 +126,7 @@ TEST(LostMemoryTest, ThatAllMemoryGoesWithAllPodsIsSaid) {
   EXPECT_EQ(planned.intent->membership.pods_since, 2);
   EXPECT_THAT(lost_memories(planned),
               ElementsAre(::testing::HasSubstr("all pods are replaced, and the states in their "
-                                               "memory go with them: the job begins anew")));
+                                               "memory are lost: the job starts from scratch")));
 }
 
 }  // namespace

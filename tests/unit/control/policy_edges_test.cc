@@ -140,7 +140,8 @@ TEST_F(LivenessEdgeTest, AnAgentThatStaysAwayFromANewRunOfItsMachineIsLostByTheS
   EXPECT_EQ(judge().look_again, seconds(1));
   facts_.listens_since = kJudgedAt - seconds(41);
   EXPECT_EQ(judge().lost.size(), 2u);
-  EXPECT_THAT(judge().lost[0].message, HasSubstr("not heard of by a new coordinator within 40 s"));
+  EXPECT_THAT(judge().lost[0].message,
+              HasSubstr("a new coordinator received nothing from it within 40 s"));
   // Time in which nobody listened says nothing of it.
   facts_.deaf = {{kJudgedAt - seconds(30), kJudgedAt - seconds(28)}};
   EXPECT_EQ(judge().look_again, seconds(1));

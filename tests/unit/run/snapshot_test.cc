@@ -170,7 +170,8 @@ TEST_F(SnapshotTest, ARunThatStoppedEarlyNamesItsBestModel) {
   summary.checkpoint_dir = "/run/ckpt";
   EXPECT_EQ(summary.best_checkpoint(), "/run/ckpt/g1-step-0000000060");
   const std::string text = summary_text(summary);
-  EXPECT_THAT(text, ::testing::HasSubstr(": stopped early, as the validation loss no longer fell"));
+  EXPECT_THAT(text,
+              ::testing::HasSubstr(": stopped early, because the validation loss no longer fell"));
   EXPECT_THAT(text, ::testing::HasSubstr("best model      validation loss 1.2500 at step 60: "
                                          "/run/ckpt/g1-step-0000000060"));
 }

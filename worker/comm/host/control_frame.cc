@@ -116,8 +116,8 @@ Result<ControlFrame> decode_control(std::span<const std::byte> frame) {
                    control_payload_bytes(frame.first<static_cast<size_t>(kControlHeaderBytes)>()));
   std::span<const std::byte> payload = frame.subspan(static_cast<size_t>(kControlHeaderBytes));
   if (static_cast<int64_t>(payload.size()) != bytes) {
-    return damaged("length says " + std::to_string(bytes) + " bytes, " +
-                   std::to_string(payload.size()) + " are there");
+    return damaged("length says " + std::to_string(bytes) + " bytes, found " +
+                   std::to_string(payload.size()));
   }
   ControlFrame decoded;
   decoded.kind = static_cast<ControlKind>(get_le<uint8_t>(frame.data() + 6));

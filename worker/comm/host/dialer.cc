@@ -84,9 +84,10 @@ Status prove_key(Dial& dial, std::span<const std::byte> key, Progress& progress)
   if (!challenge) return challenge.error().with_context(who(dial));
   const Hash256 expected = prove(key, Side::kAnswers, dial.hello, challenge->nonce);
   if (!equal_in_constant_time(challenge->proof, expected)) {
-    return Error{ErrorCode::kConflict,
-                 who(dial) + " does not prove that it has the key of generation " +
-                     std::to_string(dial.hello.generation) + ": it is no rank of it"};
+    return Error{ErrorCode::kConflict, who(dial) +
+                                           " does not prove that it has the key of generation " +
+                                           std::to_string(dial.hello.generation) +
+                                           ": it is not a rank of that generation"};
   }
   const auto proof = encode_proof(prove(key, Side::kConnects, dial.hello, challenge->nonce));
   if (::send(dial.fd.get(), proof.data(), proof.size(), MSG_DONTWAIT | MSG_NOSIGNAL) !=

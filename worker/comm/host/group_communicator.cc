@@ -68,7 +68,7 @@ std::string GroupCommunicator::mismatch_of(std::span<const std::byte> data,
 
 std::string GroupCommunicator::bad_root(int root) const {
   if (root >= 0 && root < size()) return {};
-  return "root " + std::to_string(root) + " is no rank of 0.." + std::to_string(size() - 1);
+  return "root " + std::to_string(root) + " is not a rank of 0.." + std::to_string(size() - 1);
 }
 
 std::string GroupCommunicator::bad_elements(std::span<const std::byte> data, DType dtype) const {

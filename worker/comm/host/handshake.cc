@@ -14,7 +14,7 @@ Status check_start(const std::byte* at, uint32_t wanted_magic, uint16_t wanted_v
   if (const auto magic = get_le<uint32_t>(at); magic != wanted_magic) {
     return Error{ErrorCode::kPeerLost, std::string(what) + ": magic is " + std::to_string(magic) +
                                            ", wanted " + std::to_string(wanted_magic) +
-                                           ": the other side is no rank of a training job"};
+                                           ": the other side is not a rank of a training job"};
   }
   if (const auto version = get_le<uint16_t>(at + 4); version != wanted_version) {
     const bool is_known = version == kOpenHandshake || version == kKeyedHandshake;

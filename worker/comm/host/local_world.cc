@@ -158,7 +158,7 @@ Result<std::shared_ptr<Transport>> LocalConnector::connect(const std::shared_ptr
   if (room->ring != identity.ring) return refuse(" has another ring order than the others");
   if (room->came[own]) {
     return Error{ErrorCode::kConflict,
-                 "rank " + std::to_string(identity.own_rank()) + " is there already"};
+                 "rank " + std::to_string(identity.own_rank()) + " has already joined"};
   }
   room->members[own] = group;
   room->came[own] = true;

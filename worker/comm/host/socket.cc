@@ -42,7 +42,7 @@ Result<SocketAddress> make_address(const std::string& host, uint16_t port) {
     address.length = sizeof(sockaddr_in6);
     return address;
   }
-  return Error{ErrorCode::kInvalidConfig, "'" + host + "' is no numeric IPv4 or IPv6 address"};
+  return Error{ErrorCode::kInvalidConfig, "'" + host + "' is not a numeric IPv4 or IPv6 address"};
 }
 
 Result<SocketAddress> parse_address(const std::string& text) {

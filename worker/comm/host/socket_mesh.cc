@@ -208,9 +208,9 @@ Error SocketMesh::nobody_listens(const GroupIdentity& identity, LifeProbe& probe
   const bool one = gone.size() == 1;
   return {ErrorCode::kPeerLost,
           "meeting the peers: " + describe_ranks(gone) + (one ? " is" : " are") +
-              " lost: nobody listens at the address of rank " + std::to_string(rank) + ", " +
+              " lost: no process listens at the address of rank " + std::to_string(rank) + ", " +
               to_string(addresses_[static_cast<size_t>(rank)]) +
-              ", any more (its process has ended or given up)" + hub_->state()->refusals()};
+              ", any more (its process has ended or closed the port)" + hub_->state()->refusals()};
 }
 
 Status SocketMesh::await_lower(const GroupIdentity& identity, Deadline deadline, Links& links) {

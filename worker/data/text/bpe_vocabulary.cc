@@ -148,7 +148,7 @@ class Builder {
     }
     for (unsigned byte = 0; byte < 256; ++byte) {
       if (may_lack_bytes || id_of_.contains(std::string(1, static_cast<char>(byte)))) continue;
-      return bad(file_, "vocabulary: byte " + std::to_string(byte) + " is no token");
+      return bad(file_, "vocabulary: byte " + std::to_string(byte) + " is not a token");
     }
     const auto added = spelled_.find(std::string(kEndOfText));
     if (added != spelled_.end()) result_.end_of_text = added->second;

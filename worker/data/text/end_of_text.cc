@@ -45,7 +45,7 @@ Result<std::optional<int32_t>> end_of_text_beside(const fs::path& folder,
     const bool good = found.is_number_unsigned() && found < tables.tokens.size();
     if (good) return found.get<int32_t>();
     return refuse(folder / name, kId, found,
-                  "the id of a token of the tokenizer beside it, 0.." +
+                  "the id of a token of the tokenizer next to it, 0.." +
                       std::to_string(tables.tokens.size() - 1));
   }
   const fs::path file = folder / "tokenizer_config.json";
@@ -59,7 +59,7 @@ Result<std::optional<int32_t>> end_of_text_beside(const fs::path& folder,
                          ? std::ranges::find(tables.tokens, found.get_ref<const std::string&>())
                          : tables.tokens.end();
   if (token != tables.tokens.end()) return static_cast<int32_t>(token - tables.tokens.begin());
-  return refuse(file, kToken, found, "a token of the vocabulary beside it");
+  return refuse(file, kToken, found, "a token of the vocabulary next to it");
 }
 
 }  // namespace trainyard::data

@@ -48,7 +48,7 @@ Result<Classes> divide(const std::vector<CodePointSet>& sets) {
       within[s] = sets[s].contains(borders[i]);
     const size_t number = known.emplace(within, kAscii + known.size()).first->second;
     if (number > 0xFF) {
-      return Error{ErrorCode::kInvalidData, "it tells more than 128 kinds of characters apart"};
+      return Error{ErrorCode::kInvalidData, "it distinguishes more than 128 kinds of characters"};
     }
     for (size_t s = 0; s < sets.size(); ++s)
       classes.sets[s][number] = within[s];

@@ -104,10 +104,10 @@ Status check_tokenizer_config(const std::filesystem::path& file, std::string_vie
                                  std::pair("add_eos_token", !pipeline.after.empty())}) {
     const Json found = parsed->value(key, Json());
     if (found.is_null() || found == has) continue;
-    return refuse(file, std::string(key) + ": found " + shown(found) + ", wanted " +
-                            (has ? "true" : "false") +
-                            ", as the vocabulary beside it says; put it to that if the model was "
-                            "trained so");
+    return refuse(
+        file,
+        std::string(key) + ": found " + shown(found) + ", wanted " + (has ? "true" : "false") +
+            ", as in the vocabulary next to it; set it to that if the model was trained that way");
   }
   const Json added = parsed->value("added_tokens_decoder", Json::object());
   if (!added.is_object()) return refuse(file, "added_tokens_decoder: wanted an object");
@@ -120,8 +120,8 @@ Status check_tokenizer_config(const std::filesystem::path& file, std::string_vie
                                     : std::ranges::find(tables.added, token) != tables.added.end();
     if (id >= 0 && same) continue;
     return refuse(file, "added_tokens_decoder/" + key + ": found " + shown(json) +
-                            ", wanted what the vocabulary beside it has; save the tokenizer as one "
-                            "tokenizer.json (PreTrainedTokenizerFast.save_pretrained)");
+                            ", wanted the entry of the vocabulary next to it; save the tokenizer "
+                            "as one tokenizer.json (PreTrainedTokenizerFast.save_pretrained)");
   }
   return {};
 }
@@ -148,10 +148,10 @@ Status check_added_tokens_known(const std::filesystem::path& file, std::string_v
   for (const auto& [content, id] : parsed->items()) {
     const bool known = id.is_number_integer() && has_token(tables, content, id.get<int64_t>());
     if (known) continue;
-    return refuse(file, "found token '" + content + "' " + shown(id) +
-                            ", wanted the id that it has in the tokenizer.json beside it, which "
-                            "counts; save the tokenizer anew, or move the file away if it is an "
-                            "older one");
+    return refuse(
+        file, "found token '" + content + "' " + shown(id) +
+                  ", wanted the id that it has in the tokenizer.json next to it, which is used; "
+                  "save the tokenizer again, or move the file away if it is an older one");
   }
   return {};
 }

@@ -462,8 +462,9 @@ TEST(StrangersTest, AnAddressThatAStrangerAnswersIsALostRank) {
   const Status status = dial_all(dials, {}, Clock::now() + seconds(60), lost);
   ASSERT_FALSE(status.has_value());
   EXPECT_EQ(status.error().code, ErrorCode::kPeerLost);
-  EXPECT_THAT(status.error().message,
-              AllOf(HasSubstr("rank 4"), HasSubstr("the other side is no rank of a training job")));
+  EXPECT_THAT(
+      status.error().message,
+      AllOf(HasSubstr("rank 4"), HasSubstr("the other side is not a rank of a training job")));
   EXPECT_THAT(lost, ElementsAre(4));
 }
 

@@ -315,7 +315,7 @@ TEST(ReportTest, TellsWhereTheTimeWentAndWhatWasHidden) {
   const std::string html = render_report(summary, {});
   EXPECT_NE(html.find("restore 7.5 s (7.5 %)"), std::string::npos);
   EXPECT_EQ(html.find("queue"), std::string::npos) << "nothing went there";
-  EXPECT_NE(html.find("10 steps, 5.0 ms communication a step, 88 % of it hidden under compute"),
+  EXPECT_NE(html.find("10 steps, 5.0 ms communication per step, 88 % of it hidden under compute"),
             std::string::npos);
 }
 

@@ -173,7 +173,7 @@ TEST(RenderTest, TooManyRanksShowThoseBehindFirst) {
   EXPECT_LE(lines.size(), 24u);
   const std::string text = joined(lines);
   EXPECT_THAT(text, HasSubstr("  57      590"));
-  EXPECT_THAT(text, HasSubstr("more; those behind are shown"));
+  EXPECT_THAT(text, HasSubstr("more ranks; those furthest behind are shown"));
 }
 
 TEST(RenderTest, SaysWhenTheNewsAreOld) {
@@ -181,7 +181,7 @@ TEST(RenderTest, SaysWhenTheNewsAreOld) {
   TopFrame frame = frame_of(state, 200);
   frame.clock += std::chrono::seconds(35);
   EXPECT_THAT(joined(render_top(frame)),
-              HasSubstr("no news for 35 s: process 4711 is there but silent"));
+              HasSubstr("no news for 35 s: process 4711 is running but silent"));
   frame.process_alive = false;
   EXPECT_THAT(joined(render_top(frame)), HasSubstr("process 4711 is gone"));
 }

@@ -304,7 +304,7 @@ TEST_F(LocalClusterTest, WhatCannotBeARunDirectoryIsTheCallersToMend) {
     const auto opened = LocalCluster::open(script_options(path, clock_, "exit 0"));
     ASSERT_FALSE(opened.has_value());
     EXPECT_EQ(opened.error().code, ErrorCode::kInvalidConfig) << opened.error().message;
-    EXPECT_THAT(opened.error().message, HasSubstr("no directory"));
+    EXPECT_THAT(opened.error().message, HasSubstr("not a directory"));
   }
 }
 

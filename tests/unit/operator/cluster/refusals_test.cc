@@ -75,7 +75,7 @@ TEST(NameQuantityTest, AQuantityThatCannotBeReadIsNamed) {
                 refusal);
   EXPECT_EQ(
       refusal.message,
-      "spec.template.spec.containers[1].resources.requests[cpu]: \"lots\" is no quantity; want "
+      "spec.template.spec.containers[1].resources.requests[cpu]: \"lots\" is not a quantity; want "
       "e.g. 500m, 2 or 4Gi (" +
           std::string(kNoField) + ")");
   refusal.message = "unable to parse quantity's suffix";
@@ -83,7 +83,7 @@ TEST(NameQuantityTest, AQuantityThatCannotBeReadIsNamed) {
                 refusal);
   EXPECT_THAT(refusal.message,
               testing::StartsWith("spec.template.spec.initContainers[0].resources.limits[memory]: "
-                                  "\"4GB\" is no quantity"));
+                                  "\"4GB\" is not a quantity"));
 }
 
 TEST(NameQuantityTest, OtherRefusalsStayAsTheyAre) {

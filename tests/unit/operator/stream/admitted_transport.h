@@ -148,7 +148,7 @@ class AdmittedTransportTest : public testing::Test {
     return {"n", pod, "uid-of-" + pod};
   }
   static Result<TokenOwner> claims_of(const std::string& token) {
-    if (token.starts_with("nonsense")) return Error{ErrorCode::kInvalidConfig, "it is no JWT"};
+    if (token.starts_with("nonsense")) return Error{ErrorCode::kInvalidConfig, "it is not a JWT"};
     return owner_of(token);
   }
 

@@ -66,12 +66,12 @@ TEST(TokenClaimsTest, APodsTokenNamesItsPodWhateverTheLengthOfItsPayload) {
 }
 
 TEST(TokenClaimsTest, WhatNoApiServerTakesIsRefused) {
-  EXPECT_THAT(fault_of("forged"), HasSubstr("no JWT"));
-  EXPECT_THAT(fault_of("a..b"), HasSubstr("no JWT"));
-  EXPECT_THAT(fault_of("a.b.c.d"), HasSubstr("no JWT"));
-  EXPECT_THAT(fault_of("a.%%%%.c"), HasSubstr("no base64"));
-  EXPECT_THAT(fault_of("a." + base64url("{\"aud\":") + ".c"), HasSubstr("no JSON object"));
-  EXPECT_THAT(fault_of("a." + base64url("[1]") + ".c"), HasSubstr("no JSON object"));
+  EXPECT_THAT(fault_of("forged"), HasSubstr("not a JWT"));
+  EXPECT_THAT(fault_of("a..b"), HasSubstr("not a JWT"));
+  EXPECT_THAT(fault_of("a.b.c.d"), HasSubstr("not a JWT"));
+  EXPECT_THAT(fault_of("a.%%%%.c"), HasSubstr("not base64"));
+  EXPECT_THAT(fault_of("a." + base64url("{\"aud\":") + ".c"), HasSubstr("not a JSON object"));
+  EXPECT_THAT(fault_of("a." + base64url("[1]") + ".c"), HasSubstr("not a JSON object"));
   EXPECT_THAT(fault_of(token_of(claims()) + std::string(16 << 10, 'x')), HasSubstr("16 KiB"));
 }
 
@@ -98,7 +98,7 @@ TEST(TokenClaimsTest, ATokenForOthersOrOfYesterdayIsRefused) {
 /// It is read before anybody is known.
 TEST(TokenClaimsTest, AHostileNestIsNoFault) {
   EXPECT_THAT(fault_of("a." + base64url(std::string(10'000, '[')) + ".c"),
-              HasSubstr("no JSON object"));
+              HasSubstr("not a JSON object"));
 }
 
 }  // namespace

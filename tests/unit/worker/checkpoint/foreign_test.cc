@@ -181,7 +181,7 @@ TEST_F(ForeignTest, ACheckpointWithADirectoryInItStaysWholeAndOthersGo) {
   EXPECT_TRUE(CheckpointReader::open(files_, "/job/g1-step-0000000010", Verify::kAll));
   EXPECT_THAT(job_.writer_notes(),
               Contains(AllOf(HasSubstr("clean-up: g1-step-0000000010: stays"),
-                             HasSubstr("directory notes"), HasSubstr("move that away"))));
+                             HasSubstr("directory notes"), HasSubstr("move it away"))));
   ASSERT_TRUE(files_.remove_directory("/job/g1-step-0000000010/notes"));
   ASSERT_EQ(
       job_.train(files_,
@@ -279,7 +279,7 @@ TEST_F(ForeignTest, ALatestThatWasSetBackByHandDecidesNothingAndItIsSaid) {
   ASSERT_EQ(job_.train(files_, {.generation = 2, .parent = 1}), "");
   EXPECT_EQ(job_.restored_step(), 20);
   EXPECT_THAT(job_.notes(), ElementsAre(AllOf(HasSubstr("latest: named g1-step-0000000010"),
-                                              HasSubstr("goes on from g2-step-0000000020"))));
+                                              HasSubstr("resumes from g2-step-0000000020"))));
 }
 
 TEST_F(ForeignTest, ALatestThatLeadsNowhereIsMendedWithoutAWord) {

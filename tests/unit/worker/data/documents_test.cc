@@ -100,7 +100,7 @@ TEST(EndOfTextTest, IsWhatTheDataSetSays) {
   const auto unknown = end_of_text_of(tokens);
   ASSERT_FALSE(unknown);
   EXPECT_THAT(unknown.error().message, HasSubstr("engine.data.documents: Isolate: "));
-  EXPECT_THAT(unknown.error().message, HasSubstr("found none, wanted a dataset.json beside"));
+  EXPECT_THAT(unknown.error().message, HasSubstr("found none, wanted a dataset.json next to"));
   DatasetManifest manifest;
   manifest.recipe.tokenizer = "test";
   manifest.recipe.tokenizer_hash = to_hex(tokens.tokenizer_hash());

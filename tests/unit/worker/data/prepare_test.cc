@@ -103,7 +103,7 @@ TEST_F(PrepareTest, WhatIsNoTextIsRefusedAndNothingIsLeft) {
 TEST_F(PrepareTest, WhatIsPassedOverIsRecordedAndDecidesNothing) {
   fs::create_symlink("missing", input() / "4.txt");
   const PrepareOutcome outcome = prepare(options_).value();
-  const PassedOver dangling{"a link to what is not there", 1, {"4.txt -> missing"}};
+  const PassedOver dangling{"a link to a missing file", 1, {"4.txt -> missing"}};
   EXPECT_THAT(read_manifest(output()).value().passed_over, testing::ElementsAre(dangling));
   fs::remove(input() / "4.txt");
   const PrepareOutcome again = prepare(options_).value();
@@ -215,7 +215,7 @@ TEST_F(PrepareTest, AnOutputThatIsALinkIsMadeWhereItLeads) {
   EXPECT_THAT(siblings(), testing::ElementsAre("set"));
   fs::remove_all(disk);
   EXPECT_EQ(failure().code, ErrorCode::kInvalidConfig);
-  EXPECT_THAT(failure().message, HasSubstr("leads nowhere"));
+  EXPECT_THAT(failure().message, HasSubstr("a missing target"));
 }
 
 TEST_F(PrepareTest, ANameThatIsNotUtf8IsNoChange) {

@@ -121,7 +121,7 @@ TEST_F(SourcesTest, AnExpressionThatExplodesIsAnError) {
 
 TEST_F(SourcesTest, AGlobIsRefusedWithTheExpressionForIt) {
   EXPECT_THAT(error({}, "*.txt"), HasSubstr("'^.*\\.txt$' for what that glob means"));
-  EXPECT_THAT(error({}, "a*.txt"), HasSubstr("include: found 'a*.txt', which reads like a glob"));
+  EXPECT_THAT(error({}, "a*.txt"), HasSubstr("include: found 'a*.txt', which looks like a glob"));
   EXPECT_THAT(error({{"x", "2*_?.txt"}}), HasSubstr("split x: found '2*_?.txt'"));
   EXPECT_THAT(error({}, "*.{txt,md}"), HasSubstr("'^.*\\.(?:txt|md)$' for what that glob means"));
   EXPECT_TRUE(collect({}, ".*txt"));
@@ -135,9 +135,10 @@ TEST_F(SourcesTest, AnExpressionOnFoldersIsToldThatNamesAreSearched) {
 }
 
 TEST_F(SourcesTest, WhatNoShellHasReplacedIsNamed) {
-  for (const auto& [path, what] : {std::pair{"~/texts", "'~' is what a shell replaces"},
-                                   {"$HOME/texts", "'$HOME' is what a shell replaces"},
-                                   {"s3://bucket/texts", "'s3://' is no folder of this machine"}}) {
+  for (const auto& [path, what] :
+       {std::pair{"~/texts", "'~' is what a shell expands"},
+        {"$HOME/texts", "'$HOME' is what a shell expands"},
+        {"s3://bucket/texts", "'s3://' is not a folder on this machine"}}) {
     const std::vector<fs::path> inputs = {path};
     EXPECT_THAT(collect_sources(inputs, "", {}).error().message, HasSubstr(what));
     // As a manifest's paths are: made absolute.
@@ -160,9 +161,9 @@ TEST_F(SourcesTest, EveryEntryIsReadOrPassedOverForAReason) {
   EXPECT_THAT(
       passed_over(sources),
       testing::UnorderedElementsAre(
-          "what macOS keeps beside a file (AppleDouble), no text (1): ._a.txt",
-          "a link to what is not there (2): c.txt -> not-fetched, gone -> ../elsewhere/missing",
-          "cannot be looked at: Too many levels of symbolic links (1): loop.txt -> loop.txt",
+          "metadata that macOS keeps for a file (AppleDouble), not text (1): ._a.txt",
+          "a link to a missing file (2): c.txt -> not-fetched, gone -> ../elsewhere/missing",
+          "cannot be examined: Too many levels of symbolic links (1): loop.txt -> loop.txt",
           "the name does not match --include '\\.txt$' (1): note.md", "a pipe (1): pipe.txt"));
 }
 
@@ -247,8 +248,8 @@ TEST_F(SourcesTest, AMountedConfigMapIsReadByItsLinks) {
   const Sources sources = collect_sources(inputs, "\\.txt$", {}).value();
   EXPECT_THAT(names(sources), ElementsAre("train:m.txt", "train:sub/k.txt"));
   EXPECT_THAT(passed_over(sources),
-              ElementsAre("what Kubernetes keeps a mounted volume in, read by the links to it (2): "
-                          "..2026_01_01, ..data -> ..2026_01_01"));
+              ElementsAre("a folder in which Kubernetes keeps a mounted volume, read through the "
+                          "links to it (2): ..2026_01_01, ..data -> ..2026_01_01"));
 }
 
 TEST_F(SourcesTest, ReadsAFileWholeInPieces) {

@@ -188,7 +188,7 @@ TEST(DecoderConfigTest, HeadsOfOtherTasksArePassedOverAndNamed) {
     const auto again = load_model(out);
     ASSERT_EQ(again.has_value(), accepted) << name;
     if (accepted) {
-      EXPECT_THAT((*again)->notes(), testing::ElementsAre("passed over " + std::string(name) +
+      EXPECT_THAT((*again)->notes(), testing::ElementsAre("skipped " + std::string(name) +
                                                           ", the head of another task"));
     } else {
       EXPECT_THAT(again.error().message, HasSubstr("unexpected: " + std::string(name)));

@@ -413,7 +413,7 @@ TEST(Gpt2ExportTest, FilesOfOthersAreNotReplaced) {
   EXPECT_TRUE(export_with("{}"));
   const Status other = export_with("{\"mine\":1}");
   EXPECT_EQ(other.error().code, ErrorCode::kAlreadyExists);
-  EXPECT_THAT(other.error().message, HasSubstr("tokenizer.json: is there already"));
+  EXPECT_THAT(other.error().message, HasSubstr("tokenizer.json: exists already"));
 }
 
 TEST(Gpt2ExportTest, AJobReplacesItsOwnExportAndNobodyElses) {
@@ -452,10 +452,10 @@ TEST(Gpt2ExportTest, APlaceThatNobodyCanWriteToIsToldBeforeTheEnd) {
   EXPECT_TRUE(check_export_folder(directory.path() / "to/be/made", {}, {}));
   std::ofstream(directory.path() / "file") << "x";
   EXPECT_THAT(check_export_folder(directory.path() / "file/below", {}, {}).error().message,
-              HasSubstr((directory.path() / "file").string() + " is no folder"));
+              HasSubstr((directory.path() / "file").string() + " is not a folder"));
   std::filesystem::create_symlink("nowhere", directory.path() / "link");
   EXPECT_THAT(check_export_folder(directory.path() / "link", {}, {}).error().message,
-              HasSubstr("link is no folder"));
+              HasSubstr("link is not a folder"));
   if (::geteuid() == 0) return;  // who may write everywhere
   std::filesystem::create_directory(directory.path() / "closed");
   ASSERT_EQ(::chmod((directory.path() / "closed").c_str(), 0500), 0);

@@ -166,7 +166,7 @@ TEST_F(EarlierRunTest, TakesNoOtherValue) {
   EXPECT_EQ(refusal(), "");
   spec_.numerics = {.tensor_chunks = 0};
   EXPECT_THAT(refusal(), HasSubstr("engine.numerics.tensorChunks: found 0, wanted 2 as in the "
-                                   "checkpoint g2-step-0000000800, from which the run goes on; put "
+                                   "checkpoint g2-step-0000000800, from which the run resumes; put "
                                    "that back, or train with the new value as another job"));
   spec_.numerics = {.grain_tokens = 16};
   EXPECT_THAT(refusal(), HasSubstr("engine.numerics.grainTokens: found 16, wanted 128"));
@@ -218,11 +218,11 @@ TEST(ResolveTest, AGrainIsOfOneSliceOfASequence) {
   EXPECT_EQ(spec.data.sequence_length, 4620);
   EXPECT_EQ(spec.numerics.grain_tokens, 770) << "the largest divisor of 1,540 up to 1,024";
   spec.numerics.grain_tokens = 1000;
-  EXPECT_EQ(resolve().error().message,
-            "engine.numerics.grainTokens: found 1000, wanted a divisor of data.sequenceLength "
-            "(4620) / parallelism.tensor (3) with sequenceParallel, such as 770 or 1540; it never "
-            "changes, so a run that is to have sequenceParallel or more tensor ranks later names "
-            "it from the start");
+  EXPECT_EQ(
+      resolve().error().message,
+      "engine.numerics.grainTokens: found 1000, wanted a divisor of data.sequenceLength (4620) / "
+      "parallelism.tensor (3) with sequenceParallel, such as 770 or 1540; it never changes: set it "
+      "from the start if the run may have sequenceParallel or more tensor ranks later");
   spec.data.sequence_length = 4619;
   EXPECT_EQ(resolve().error().message,
             "engine.data.sequenceLength: found 4619, wanted a multiple of parallelism.tensor (3) "

@@ -193,7 +193,7 @@ TEST_F(CheckMemoryTest, ARefusalHasTheNumbersAndTwoWaysOut) {
   EXPECT_THAT(text,
               HasSubstr("; no zeroStage, microSequences or recompute of this model fits: use a "
                         "smaller model, or more ranks on more machines; "));
-  EXPECT_THAT(text, HasSubstr("engine.runtime.memoryCheck: Warn starts it all the same"));
+  EXPECT_THAT(text, HasSubstr("engine.runtime.memoryCheck: Warn starts it anyway"));
 }
 
 /// What is said of a job whose ranks together have so much room.
@@ -357,7 +357,7 @@ TEST_F(CheckMemoryTest, TheLimitOfAProcessCountsByRank) {
   --room.process_bytes;
   const auto refused = check_memory(plan_, {0, 2}, spec_, room);
   ASSERT_FALSE(refused);
-  EXPECT_THAT(refused.error().message, HasSubstr(" a process (ulimit -v)"));
+  EXPECT_THAT(refused.error().message, HasSubstr(" per process (ulimit -v)"));
 }
 
 TEST_F(CheckMemoryTest, WarnSaysItAndGoesOn) {

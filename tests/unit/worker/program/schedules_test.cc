@@ -412,7 +412,7 @@ TEST(SchedulesTest, PlantedFaultsAreFound) {
     const auto second = find(program, Kind::kSendActivation, 1);
     std::rotate(first, first + 1, second + 1);
   };
-  EXPECT_THAT(said_after(PipelineSchedule::kGPipe, 0, later), HasSubstr("in its place: deadlock"));
+  EXPECT_THAT(said_after(PipelineSchedule::kGPipe, 0, later), HasSubstr("instead: deadlock"));
 }
 
 TEST(SchedulesTest, ActivationsOfTwoStagesThatChangePlacesAreADeadlock) {
@@ -430,7 +430,7 @@ TEST(SchedulesTest, ActivationsOfTwoStagesThatChangePlacesAreADeadlock) {
     std::rotate(third, third + 1, of_layer(8) + 1);
   };
   EXPECT_THAT(said_after(PipelineSchedule::kInterleaved, 0, swapped),
-              HasSubstr("in its place: deadlock"));
+              HasSubstr("instead: deadlock"));
 }
 
 TEST(SchedulesTest, WhatIsFreedOrReducedTooEarlyIsFound) {

@@ -233,7 +233,7 @@ TEST(SimulateTest, FindsCollectivesThatDifferThoughNobodyWaitsForThem) {
                            std::swap(program[program.size() - 4], program[program.size() - 2]);
                            std::swap(program[program.size() - 3], program[program.size() - 1]);
                          }),
-              HasSubstr("(GATHER u0): rank 0 begins GATHER u1 in its place: deadlock"));
+              HasSubstr("(GATHER u0): rank 0 begins GATHER u1 instead: deadlock"));
 }
 
 TEST(SimulateTest, FindsAUnitReducedByARankThatDoesNotHoldIt) {

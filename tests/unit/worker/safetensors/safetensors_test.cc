@@ -57,7 +57,7 @@ TEST(SafetensorsTest, RefusesEveryMalformedHeaderByName) {
   };
   const Case cases[] = {
       {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[2,6]}})",
-       6, "\"b\": begins at byte 2, the one before ends at 4; they overlap"},
+       6, "\"b\": begins at byte 2, the previous tensor ends at 4; they overlap"},
       {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[8,12]}})",
        12, "there is a hole"},
       {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 3, "lie outside"},

@@ -151,7 +151,7 @@ TEST_F(BpeVocabularyTest, NamesWhatIsWrongInAVocabulary) {
                 v.erase("z");
                 v["zz"] = 'z';
               }),
-              HasSubstr("byte 122 is no token"));
+              HasSubstr("byte 122 is not a token"));
   EXPECT_THAT(changed([](json& v) {
                 v.erase("<|endoftext|>");
                 v["abcab"] = 258;
@@ -194,7 +194,7 @@ TEST_F(BpeVocabularyTest, RefusesATokenizerJsonOfAnotherKind) {
                 r["model"]["vocab"]["zz"] = 'z';
                 r["model"]["unk_token"] = "zz";
               }),
-              HasSubstr("byte 122 is no token"));
+              HasSubstr("byte 122 is not a token"));
   EXPECT_THAT(json_error([](json& r) { r.erase("model"); }), HasSubstr("/model"));
   EXPECT_THAT(json_error([](json& r) { r["model"]["vocab"] = 3; }), HasSubstr("vocabulary"));
   EXPECT_THAT(json_error([](json& r) { r["model"]["merges"] = "a b"; }), HasSubstr("merges"));
