@@ -85,7 +85,7 @@ class LintTest(GateTest):
     def repository(self) -> Copy:
         """Two commits, the second of which adds a file; without an origin."""
         copy = self.copy("lint")
-        for name in (".clang-format", ".clang-tidy"):
+        for name in (".clang-format", ".clang-tidy", "tools/check_english", "tools/odd_english.tsv"):
             shutil.copy(ROOT / name, copy.root / name)
         copy.write("tools/setup", "#!/bin/sh\n", 0o755)
         copy.write(".gitignore", "/build/\n")
@@ -120,6 +120,17 @@ class LintTest(GateTest):
         status, output = self.lint(copy)
         self.assertEqual(status, 1, output)
         self.assertIn("lint: failed: shellcheck", output)
+
+    def test_odd_english_is_red_but_not_in_code(self):
+        copy = self.repository()
+        copy.write("README.md", "# A page\n\nWork goes on with the next step.\n\n```\nit goes on\n```\n")
+        status, output = self.lint(copy)
+        self.assertEqual(status, 1, output)
+        self.assertIn('README.md:3: "goes on"', output)
+        self.assertIn("1 found", output)
+        self.assertIn("lint: failed: check_english", output)
+        copy.write("tools/odd_english.tsv", "\\bgoes on\\b\tcontinues\tIt continues.\n")
+        self.assertIn("the expression matches, separated", self.lint(copy)[1])
 
     def test_a_fault_that_clang_tidy_finds_is_red_in_a_committed_file_too(self):
         copy = self.repository()
