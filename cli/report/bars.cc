@@ -38,10 +38,11 @@ std::string bar_svg(const BarChart& chart, const BarChart::Bar& bar, double at, 
     y -= height;
     if (height <= 0) continue;
     svg += fmt::format(
-        "<rect class='layer {}' x='{:.1f}' y='{:.1f}' width='{:.1f}' height='{:.1f}'>"
+        "<rect fill='{}' x='{:.1f}' y='{:.1f}' width='{:.1f}' height='{:.1f}'>"
         "<title>{}, {}: {:.3f} {}</title></rect>",
-        kColours[layer % kBarLayersMax], at - width / 2, y, width, height, escape_html(bar.label),
-        escape_html(chart.layers[layer]), bar.values[layer], escape_html(chart.unit));
+        light_colour(kColours[layer % kBarLayersMax]), at - width / 2, y, width, height,
+        escape_html(bar.label), escape_html(chart.layers[layer]), bar.values[layer],
+        escape_html(chart.unit));
   }
   svg += fmt::format(
       "<text x='{0:.1f}' y='{1:.1f}' text-anchor='middle'>{2:.2f}</text>"
@@ -54,10 +55,11 @@ std::string bar_svg(const BarChart& chart, const BarChart::Bar& bar, double at, 
 
 std::string render_bars(const BarChart& chart) {
   std::string svg = fmt::format(
-      "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {} {}' role='img' aria-label='{}'>\n"
-      "<style>{}</style>\n<rect width='100%' height='100%' style='fill:var(--card)'/>\n"
-      "<text x='{}' y='22' style='fill:var(--ink);font-weight:600'>{}, {}</text>\n",
-      kWidth, kHeight, escape_html(chart.title), kReportStyle, kPlotLeft, escape_html(chart.title),
+      "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {} {}' role='img' aria-label='{}' {} "
+      "fill='{}'>\n<rect width='100%' height='100%' fill='{}'/>\n"
+      "<text x='{}' y='22' fill='{}' font-weight='600'>{}, {}</text>\n",
+      kWidth, kHeight, escape_html(chart.title), kTextAttributes, light_colour("soft"),
+      light_colour("card"), kPlotLeft, light_colour("ink"), escape_html(chart.title),
       escape_html(chart.unit));
   double highest = 0;
   for (const BarChart::Bar& bar : chart.bars)
@@ -67,16 +69,17 @@ std::string render_bars(const BarChart& chart) {
       (kPlotRight - kPlotLeft) / static_cast<double>(std::max<size_t>(1, chart.bars.size()));
   for (size_t i = 0; i < chart.bars.size(); ++i) {
     if (!chart.bars[i].marked) continue;
-    svg += fmt::format("<rect class='band' x='{:.1f}' y='{}' width='{:.1f}' height='{}'/>\n",
-                       kPlotLeft + static_cast<double>(i) * room, kPlotTop, room,
-                       kPlotBottom - kPlotTop + 26);
+    svg += fmt::format(
+        "<rect fill='{}' fill-opacity='.12' x='{:.1f}' y='{}' width='{:.1f}' height='{}'/>\n",
+        light_colour("mark"), kPlotLeft + static_cast<double>(i) * room, kPlotTop, room,
+        kPlotBottom - kPlotTop + 26);
   }
   for (const double tick : axis_ticks(0, highest, kRows)) {
     svg += fmt::format(
-        "<line class='grid' x1='{0}' x2='{1}' y1='{2:.1f}' y2='{2:.1f}'/>"
+        "<line stroke='{6}' x1='{0}' x2='{1}' y1='{2:.1f}' y2='{2:.1f}'/>"
         "<text x='{3}' y='{4:.1f}' text-anchor='end'>{5:g}</text>\n",
         kPlotLeft, kPlotRight, kPlotBottom - tick * scale, kPlotLeft - 7,
-        kPlotBottom - tick * scale + 4, tick);
+        kPlotBottom - tick * scale + 4, tick, light_colour("line"));
   }
   for (size_t i = 0; i < chart.bars.size(); ++i) {
     svg += bar_svg(chart, chart.bars[i], kPlotLeft + (static_cast<double>(i) + 0.5) * room,
@@ -87,9 +90,9 @@ std::string render_bars(const BarChart& chart) {
     const size_t layer = chart.layers.size() - 1 - row;
     const double y = kPlotTop + kLegendRow * static_cast<double>(row);
     svg += fmt::format(
-        "<rect class='layer {}' x='{}' y='{:.1f}' width='10' height='10' rx='2'/>"
+        "<rect fill='{}' x='{}' y='{:.1f}' width='10' height='10' rx='2'/>"
         "<text x='{}' y='{:.1f}'>{}</text>\n",
-        kColours[layer % kBarLayersMax], kPlotRight + 24, y, kPlotRight + 42, y + 9,
+        light_colour(kColours[layer % kBarLayersMax]), kPlotRight + 24, y, kPlotRight + 42, y + 9,
         escape_html(chart.layers[layer]));
   }
   return svg + "</svg>\n";

@@ -1,5 +1,9 @@
 #include "cli/report/style.h"
 
+#include <string>
+
+#include "common/base/check.h"
+
 namespace trainyard::cli {
 
 // Layer colours after Okabe and Ito, "Color Universal Design" (2008): told apart by the
@@ -39,7 +43,8 @@ svg text { fill: var(--soft); font-family: system-ui, sans-serif; font-size: 12p
 svg .grid { stroke: var(--line); }
 svg .curve { fill: none; stroke: var(--c); stroke-width: 1.6; stroke-linejoin: round; }
 svg .dot { fill: var(--c); }
-svg .layer { fill: var(--c); }
+svg .layer { fill: var(--c); } svg rect.layer { stroke: var(--card); stroke-width: .6; }
+svg .ink { fill: var(--ink); font-weight: 600; } svg .card { fill: var(--card); } svg .dark { fill: #1b2530; } svg .wait { fill: var(--line); }
 svg .band { fill: var(--band); }
 svg .mark line { stroke: var(--mark); stroke-dasharray: 4 3; } svg .mark circle { fill: var(--mark); }
 .a { --c: var(--a); } .b { --c: var(--b); }
@@ -54,5 +59,14 @@ td:first-child { color: var(--soft); white-space: nowrap; }
 .events td:nth-child(2) { white-space: nowrap; }
 @media (max-width: 600px) { .events td { display: inline; padding: 0 8px 0 0; } .events tr { display: block; padding: 2px 0; } }
 )";
+
+std::string_view light_colour(std::string_view name) {
+  const std::string_view style = kReportStyle;
+  const std::string declared = "--" + std::string(name) + ": ";
+  const size_t at = style.find(declared);  // those of light mode come first
+  TRAINYARD_CHECK(at != std::string_view::npos);
+  const size_t begin = at + declared.size();
+  return style.substr(begin, style.find(';', begin) - begin);
+}
 
 }  // namespace trainyard::cli

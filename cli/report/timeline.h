@@ -17,20 +17,20 @@ struct PassStyle {
   engine::InstructionKind planned;
   trace::Activity measured;
   std::string_view what;
-  std::string_view css_class;  ///< of the report's style sheet
-  std::string_view ink;        ///< of numbers on that colour
+  std::string_view css_class;  ///< of the report's style sheet, and a colour there
+  std::string_view number;     ///< class of numbers on that colour
 
   char letter() const { return name_of(planned).front(); }
 };
 inline constexpr std::array kPassStyles = {
     PassStyle{engine::InstructionKind::kForward, trace::Activity::kForward, "forward", "s1",
-              "var(--card)"},
+              "card"},
     PassStyle{engine::InstructionKind::kRecompute, trace::Activity::kRecompute, "forward again",
-              "s2", "var(--card)"},
+              "s2", "card"},
     PassStyle{engine::InstructionKind::kBackwardInput, trace::Activity::kBackwardInput,
-              "gradients of inputs", "s0", "#1b2530"},
+              "gradients of inputs", "s0", "dark"},
     PassStyle{engine::InstructionKind::kBackwardWeight, trace::Activity::kBackwardWeight,
-              "gradients of weights", "s4", "#1b2530"},
+              "gradients of weights", "s4", "dark"},
 };
 inline constexpr char kWaitLetter = '.';
 
@@ -99,8 +99,8 @@ TimelineWindow window_of(const Timeline& timeline, int room, int gap);
 /// each stretch of time, and the bubble of each row. Pure.
 std::string timeline_text(const Timeline& timeline, int columns);
 
-/// An <svg> element that takes its colours from the report's style sheet, for light and dark; of a
-/// document of its own if `alone`. Pure.
+/// An <svg> element; a document on a light background if `alone`. Colours are attributes, those of
+/// light mode, which the report's style sheet overrides. Pure.
 std::string timeline_svg(const Timeline& timeline, bool alone);
 
 }  // namespace trainyard::cli

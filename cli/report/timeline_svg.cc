@@ -48,6 +48,8 @@ class Scale {
   double per_time_;
 };
 
+std::string painted_wait() { return fmt::format("class='wait' fill='{}'", light_colour("line")); }
+
 std::string title_of(const Timeline& timeline, const TimelinePiece& piece) {
   const PassStyle& style = kPassStyles[piece.style];
   const std::string stage = piece.stage < 0 ? "" : fmt::format(", stage {}", piece.stage);
@@ -65,30 +67,31 @@ void add_piece(std::string& svg, const Timeline& timeline, const TimelinePiece& 
   const double left = scale.at(from);
   const double width = (to - from) * scale.per_time();
   svg += fmt::format(
-      "<rect class='layer {}' x='{:.2f}' y='{}' width='{:.2f}' height='{}' "
-      "style='stroke:var(--card);stroke-width:.6'><title>{}</title></rect>",
-      style.css_class, left, y, width, kRowHeight, escape_html(title_of(timeline, piece)));
+      "<rect class='layer {}' fill='{}' stroke='{}' stroke-width='.6' x='{:.2f}' y='{}' "
+      "width='{:.2f}' height='{}'><title>{}</title></rect>",
+      style.css_class, light_colour(style.css_class), light_colour("card"), left, y, width,
+      kRowHeight, escape_html(title_of(timeline, piece)));
   const std::string number = std::to_string(piece.micro_batch);
   if (width < kNumberWidth * static_cast<double>(number.size()) + 4) return;
   svg += fmt::format(
-      "<text x='{:.2f}' y='{}' text-anchor='middle' style='fill:{};font-size:11px;"
-      "pointer-events:none'>{}</text>",
-      left + width / 2, y + kRowHeight / 2 + 4, style.ink, number);
+      "<text class='{}' fill='{}' x='{:.2f}' y='{}' text-anchor='middle' "
+      "style='font-size:11px;pointer-events:none'>{}</text>",
+      style.number, light_colour(style.number == "dark" ? "ink" : style.number), left + width / 2,
+      y + kRowHeight / 2 + 4, number);
 }
 
 void add_row(std::string& svg, const Timeline& timeline, const TimelineRow& row, const Scale& scale,
              double y) {
   const TimelineWindow& window = scale.window();
+  const std::string wait = painted_wait();
   svg += fmt::format(
       "<text x='{}' y='{}' text-anchor='end'>{}</text>"
-      "<rect x='{}' y='{}' width='{:.2f}' height='{}' style='fill:var(--line)'/>",
-      kPlotLeft - 8, y + kRowHeight / 2 + 4, escape_html(row.label), kPlotLeft, y,
+      "<rect {} x='{}' y='{}' width='{:.2f}' height='{}'/>",
+      kPlotLeft - 8, y + kRowHeight / 2 + 4, escape_html(row.label), wait, kPlotLeft, y,
       scale.at(window.head) - kPlotLeft, kRowHeight);
   if (window.is_cut()) {
-    svg += fmt::format(
-        "<rect x='{:.2f}' y='{}' width='{:.2f}' height='{}' "
-        "style='fill:var(--line)'/>",
-        scale.at(window.tail), y, kPlotRight - scale.at(window.tail), kRowHeight);
+    svg += fmt::format("<rect {} x='{:.2f}' y='{}' width='{:.2f}' height='{}'/>", wait,
+                       scale.at(window.tail), y, kPlotRight - scale.at(window.tail), kRowHeight);
   }
   for (const TimelinePiece& piece : row.pieces) {
     add_piece(svg, timeline, piece, scale, 0, window.head, y);
@@ -106,9 +109,9 @@ void add_axis(std::string& svg, const Timeline& timeline, const Scale& scale, do
          axis_ticks(begin, end, std::max(1, static_cast<int>(std::lround(kTicks * share))))) {
       if (tick < begin || tick > end) continue;
       svg += fmt::format(
-          "<line class='grid' x1='{0:.2f}' x2='{0:.2f}' y1='{1}' y2='{2}'/>"
+          "<line class='grid' stroke='{5}' x1='{0:.2f}' x2='{0:.2f}' y1='{1}' y2='{2}'/>"
           "<text x='{0:.2f}' y='{3}' text-anchor='middle'>{4:.4g}</text>\n",
-          scale.at(tick), y, y + 5, y + 19, tick);
+          scale.at(tick), y, y + 5, y + 19, tick, light_colour("line"));
     }
   };
   ticks(0, window.head);
@@ -124,20 +127,19 @@ void add_axis(std::string& svg, const Timeline& timeline, const Scale& scale, do
 std::string legend(const Timeline& timeline) {
   std::string svg;
   double x = kPlotLeft;
-  const auto entry = [&](std::string_view css, std::string_view fill, const std::string& text) {
+  const auto entry = [&](const std::string& painted, const std::string& text) {
     svg += fmt::format(
-        "<rect class='{}' x='{}' y='38' width='11' height='11' rx='2' style='{}'/>"
-        "<text x='{}' y='48'>{}</text>",
-        css, x, fill, x + 16, text);
+        "<rect {} x='{}' y='38' width='11' height='11' rx='2'/><text x='{}' y='48'>{}</text>",
+        painted, x, x + 16, text);
     x += 16 + kNumberWidth * static_cast<double>(text.size()) + 14;
   };
   for (size_t i = 0; i < kPassStyles.size(); ++i) {
     if (!timeline.has(i)) continue;
     const PassStyle& style = kPassStyles[i];
-    entry(fmt::format("layer {}", style.css_class), "",
+    entry(fmt::format("class='layer {}' fill='{}'", style.css_class, light_colour(style.css_class)),
           fmt::format("{} {}", style.letter(), style.what));
   }
-  entry("", "fill:var(--line)", "waits");
+  entry(painted_wait(), "waits");
   return svg + "\n";
 }
 
@@ -147,17 +149,14 @@ std::string timeline_svg(const Timeline& timeline, bool alone) {
   const double bottom = kPlotTop + kRowStep * static_cast<double>(timeline.rows.size());
   std::string svg = fmt::format(
       "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {} {}' role='img' "
-      "aria-label='{}'>\n",
-      kWidth, bottom + kBelow, escape_html(timeline.title));
-  if (alone) {
-    svg += fmt::format(
-        "<style>{}</style>\n<rect width='100%' height='100%' style='fill:var(--card)'/>\n",
-        kReportStyle);
-  }
+      "aria-label='{}' {} fill='{}'>\n",
+      kWidth, bottom + kBelow, escape_html(timeline.title), kTextAttributes, light_colour("soft"));
+  if (alone)
+    svg += fmt::format("<rect width='100%' height='100%' fill='{}'/>\n", light_colour("card"));
   svg += fmt::format(
-      "<text x='{}' y='24' style='fill:var(--ink);font-weight:600'>{}</text>"
+      "<text class='ink' fill='{}' font-weight='600' x='{}' y='24'>{}</text>"
       "<text x='{}' y='48' text-anchor='end'>bubble</text>\n",
-      kPlotLeft, escape_html(timeline.title), kWidth - 12);
+      light_colour("ink"), kPlotLeft, escape_html(timeline.title), kWidth - 12);
   svg += legend(timeline);
   const Scale scale(timeline);
   double y = kPlotTop;

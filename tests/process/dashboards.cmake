@@ -1,4 +1,4 @@
-# The chart's dashboards for Grafana, and the renderer that draws them without it.
+# Pictures: the chart's dashboards for Grafana, the renderer that draws them without it, and those of commands.
 if(TRAINYARD_SANITIZE)
   return() # programs of Python; what they start is tested by others there
 endif()
@@ -10,4 +10,7 @@ if(TARGET trainyard AND TARGET trainyard-worker)
   add_test(NAME dashboard_run_test
     COMMAND python3 -B ${CMAKE_CURRENT_LIST_DIR}/dashboards/dashboard_run_test.py ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
   set_tests_properties(dashboard_run_test PROPERTIES LABELS process TIMEOUT 600)
+  add_test(NAME pictures_test
+    COMMAND python3 -B ${CMAKE_CURRENT_LIST_DIR}/pictures/pictures_test.py ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
+  set_tests_properties(pictures_test PROPERTIES LABELS process TIMEOUT 300)
 endif()

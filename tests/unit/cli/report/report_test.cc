@@ -340,11 +340,12 @@ TEST(BarsTest, StacksPiecesToTheirSumAndMarksOneBar) {
   EXPECT_NE(svg.find("<title>stage 0, moments: 3.000 GiB</title>"), std::string::npos);
   EXPECT_EQ(svg.find("<title>stage 1, moments"), std::string::npos) << "a piece of nothing";
   EXPECT_NE(svg.find(">4.00</text>"), std::string::npos);
-  const size_t band = svg.find("class='band'");
+  const size_t band = svg.find("fill-opacity='.12'");
   ASSERT_NE(band, std::string::npos);
-  EXPECT_EQ(svg.find("class='band'", band + 1), std::string::npos);
+  EXPECT_EQ(svg.find("fill-opacity='.12'", band + 1), std::string::npos);
+  EXPECT_EQ(svg.find("var("), std::string::npos);
   // Three quarters of the bar of 4 are its upper piece: y = 64 to 271 of 64 to 340.
-  EXPECT_NE(svg.find("<rect class='layer s1' x='111.8' y='64.0' width='126.5' height='207.0'>"),
+  EXPECT_NE(svg.find("<rect fill='#0072b2' x='111.8' y='64.0' width='126.5' height='207.0'>"),
             std::string::npos)
       << svg;
 }
