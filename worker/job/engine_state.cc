@@ -237,7 +237,7 @@ Status EngineState::restore(checkpoint::StateStore& stored, const StopAsked& sto
 }
 
 Status EngineState::start_from(checkpoint::StateStore& stored, const StopAsked& stop_asked) {
-  TRAINYARD_TRY(check_start(stored, engine_.spec(), data_identity_));
+  TRAINYARD_TRY(check_start(stored, engine_.spec(), data_identity_, facts_));
   TRAINYARD_TRY(check_facts(stored));
   if (engine_.spec().start_from->what == api::StartWhat::kWeights)
     return load_parameters(stored, stop_asked);

@@ -46,10 +46,10 @@ Status check_samples(const data::TokenSet& tokens, int64_t sequence_length, cons
 }
 
 /// Whether startFrom names a checkpoint that the run may begin from.
-Status check_start_of(const api::EngineSpec& spec, const data::TokenSet& tokens) {
+Status check_start_of(const api::EngineSpec& spec, const Inputs& inputs) {
   checkpoint::PosixFileSystem files;
   TRAINYARD_ASSIGN(const auto reader, open_start(files, *spec.start_from));
-  return check_start(*reader, spec, to_hex(tokens.identity()));
+  return check_start(*reader, spec, to_hex(inputs.tokens.identity()), facts_of(inputs));
 }
 
 }  // namespace
@@ -82,7 +82,7 @@ Status check_inputs(const api::EngineSpec& given, const Inputs& inputs, int64_t 
   TRAINYARD_ASSIGN(const layout::Mesh mesh,
                    layout::mesh_of(spec.parallelism, static_cast<int>(ranks)));
   TRAINYARD_TRY(stages_of(model, spec, mesh));
-  if (inputs.starts_from_another) TRAINYARD_TRY(check_start_of(spec, inputs.tokens));
+  if (inputs.starts_from_another) TRAINYARD_TRY(check_start_of(spec, inputs));
   TRAINYARD_TRY(check_samples(inputs.tokens, spec.data.sequence_length, "engine.data.tokens"));
   if (!inputs.validation) return {};
   TRAINYARD_TRY(check_held_out(*inputs.validation, &inputs.tokens, spec.model.vocab,

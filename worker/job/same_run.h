@@ -6,6 +6,7 @@
 #include "common/api/engine_spec.h"
 #include "common/base/error.h"
 #include "worker/checkpoint/reader.h"
+#include "worker/hf/run_facts.h"
 #include "worker/job/inputs.h"
 
 namespace trainyard::engine {
@@ -31,11 +32,11 @@ std::string doubt_of_horizon(const checkpoint::StateStore& checkpoint, const api
 /// was not.
 std::string doubt_of_device(const checkpoint::StateStore& checkpoint, const api::EngineSpec& spec);
 
-/// Whether a run of `spec` (resolved, with startFrom) may begin from this checkpoint: State under
-/// the rule of check_same_run(), Weights where it is of the same model. Errors: kInvalidConfig
-/// naming field, value and the checkpoint's.
+/// Whether a run of `spec` (resolved, with startFrom) and `facts` may begin from this checkpoint:
+/// State under the rule of check_same_run(), Weights where it is of the same model and its tokens
+/// of the same tokenizer. Errors: kInvalidConfig naming field, value and the checkpoint's.
 Status check_start(const checkpoint::StateStore& checkpoint, const api::EngineSpec& spec,
-                   const std::string& data_identity);
+                   const std::string& data_identity, const hf::RunFacts& facts);
 
 /// The checkpoint that startFrom names. `files` must outlive the reader. Errors: those of
 /// CheckpointReader::open; kInvalidConfig for a directory of several checkpoints, naming the
