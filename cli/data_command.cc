@@ -13,6 +13,7 @@
 
 #include "cli/camel_keys.h"
 #include "cli/commands.h"
+#include "cli/data_notes.h"
 #include "cli/data_progress.h"
 #include "cli/data_subcommands.h"
 #include "cli/named_path.h"
@@ -22,7 +23,6 @@
 #include "worker/data/dataset.h"
 #include "worker/data/dataset_manifest.h"
 #include "worker/data/prepare.h"
-#include "worker/data/text/tokenizer.h"
 
 namespace trainyard::cli {
 namespace {
@@ -47,7 +47,6 @@ Exit codes: 0 done; 64 wrong usage, or --out contains something else; 65 data is
 70 an epoch did not visit each sample exactly once; 75 input or output failed.)";
 
 constexpr int kIndent = 2;
-constexpr size_t kNamesShown = 10;
 
 std::string with_commas(int64_t number) {
   std::string digits = std::to_string(number);
@@ -76,22 +75,6 @@ void print_splits(const data::DatasetManifest& manifest, std::ostream& out) {
     }
     out << '\n';
   }
-}
-
-void print_groups(const char* what, const std::vector<data::PassedOver>& groups,
-                  std::ostream& out) {
-  for (const data::PassedOver& group : groups)
-    out << what << printable(data::describe(group, kNamesShown)) << '\n';
-}
-
-/// Which of several tokenizers in a folder counts.
-Status print_unread_tokenizers(const fs::path& tokenizer, std::ostream& out) {
-  TRAINYARD_ASSIGN(const data::TokenizerFiles files, data::find_tokenizer(tokenizer));
-  for (const fs::path& unread : files.unread) {
-    out << "tokenizer: " << printable(files.vocabulary.string()) << " is used, "
-        << printable(unread.filename().string()) << " next to it is not read\n";
-  }
-  return {};
 }
 
 struct PrepareArguments {
@@ -164,8 +147,8 @@ Status run_prepare(const PrepareArguments& arguments, CommandContext& context) {
     json.raw(with_camel_keys(data::encode_manifest(outcome->manifest)));
     json.key("warnings");
     json.begin_array();
-    for (const data::PassedOver& group : outcome->remarks)
-      json.string(data::describe(group, kNamesShown));
+    for (const std::string& warning : warnings_of(*outcome))
+      json.string(warning);
     json.end_array();
     json.end_object();
     context.out << json.take() << '\n';
@@ -179,9 +162,7 @@ Status run_prepare(const PrepareArguments& arguments, CommandContext& context) {
                 << outcome->manifest.recipe.tokenizer << ", " << fixed(seconds, 1) << " s, "
                 << fixed(rate, 1) << " MB/s\n";
   }
-  TRAINYARD_TRY(print_unread_tokenizers(arguments.tokenizer, context.out));
-  print_groups("warning: ", outcome->remarks, context.out);
-  print_groups("skipped: ", outcome->manifest.passed_over, context.out);
+  print_notes(*outcome, context.out);
   print_splits(outcome->manifest, context.out);
   return {};
 }
@@ -256,6 +237,7 @@ Status run_show(const PathArguments& arguments, CommandContext& context) {
                 << printable(recipe.tokenizer) << ", vocabulary " << with_commas(recipe.vocabulary)
                 << ", hash " << recipe.tokenizer_hash << "\nsources           "
                 << recipe.sources.size() << " files\n";
+    if (manifest.left_out) print_groups("warning: ", *manifest.left_out, context.out);
     print_groups("skipped: ", manifest.passed_over, context.out);
     print_splits(manifest, context.out);
     return {};
@@ -317,7 +299,8 @@ void add_prepare(const Command& parent, CommandContext& context) {
       .show_default();
   command.option("--shard-tokens", arguments->shard_tokens, "Tokens per shard").show_default();
   command.flag("--force", arguments->force,
-               "Replace a data set that was made from other files or options");
+               "Replace a data set that was made from other files or options, or by a version "
+               "that did not count the bytes left out");
   command.flag("--drop-copies", arguments->drop_copies,
                "Leave out copies of held-out files instead of rejecting them");
   command.option("--dtype", arguments->dtype, "Type of a token: auto, u16 or u32")

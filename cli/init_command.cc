@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/data_notes.h"
 #include "cli/data_progress.h"
 #include "cli/named_path.h"
 #include "cli/registry.h"
@@ -135,9 +136,9 @@ std::vector<data::SplitRule> held_out_of(const std::vector<data::Source>& files)
   return {{kHeldOut, "^(" + names + ")$"}};
 }
 
-Result<data::DatasetManifest> prepare(const InitArguments& arguments,
-                                      std::vector<data::SplitRule> splits, data::Existing existing,
-                                      CommandContext& context) {
+Result<data::PrepareOutcome> prepare(const InitArguments& arguments,
+                                     std::vector<data::SplitRule> splits, data::Existing existing,
+                                     CommandContext& context) {
   data::PrepareOptions options;
   options.tokenizer = arguments.tokenizer;
   options.include = arguments.include;
@@ -154,7 +155,7 @@ Result<data::DatasetManifest> prepare(const InitArguments& arguments,
   options.progress = [&](const data::PrepareProgress& now) { progress.show(now); };
   Result<data::PrepareOutcome> outcome = data::prepare(options);
   progress.clear();
-  if (outcome) return std::move(outcome->manifest);
+  if (outcome) return outcome;
   Error error = std::move(outcome).error();
   if (error.code == ErrorCode::kAlreadyExists) error.code = ErrorCode::kInvalidConfig;
   return error;
@@ -227,9 +228,15 @@ Result<Proposal> propose(const InitArguments& arguments, const data::DatasetMani
   return job;
 }
 
+/// A job and its data.
+struct Made {
+  Proposal job;
+  data::PrepareOutcome data;
+};
+
 /// The data set and the numbers that follow; without a part held out where there would be too
 /// little of it, or too little left.
-Result<Proposal> make(const InitArguments& arguments, CommandContext& context) {
+Result<Made> make(const InitArguments& arguments, CommandContext& context) {
   const std::vector<fs::path> inputs = {arguments.data};
   TRAINYARD_ASSIGN(const data::Sources sources,
                    data::collect_sources(inputs, arguments.include, {}));
@@ -242,13 +249,13 @@ Result<Proposal> make(const InitArguments& arguments, CommandContext& context) {
     whole = true;
   }
   if (!data) return std::move(data).error();
-  TRAINYARD_ASSIGN(Proposal job, propose(arguments, *data));
+  TRAINYARD_ASSIGN(Proposal job, propose(arguments, data->manifest));
   if (!whole && job.held_out_tokens == 0) {
     data = prepare(arguments, {}, data::Existing::kReplace, context);
     if (!data) return std::move(data).error();
-    TRAINYARD_ASSIGN(job, propose(arguments, *data));
+    TRAINYARD_ASSIGN(job, propose(arguments, data->manifest));
   }
-  return job;
+  return Made{std::move(job), *std::move(data)};
 }
 
 std::string si(int64_t number) {
@@ -321,7 +328,8 @@ std::string manifest_of(const Proposal& job, bool cluster) {
   return out.str();
 }
 
-void print_json(const std::string& file, const Proposal& job, std::ostream& out) {
+void print_json(const std::string& file, const Made& made, std::ostream& out) {
+  const Proposal& job = made.job;
   text::JsonWriter json(2);
   json.begin_object();
   const auto string = [&](const char* key, std::string_view value) {
@@ -342,6 +350,15 @@ void print_json(const std::string& file, const Proposal& job, std::ostream& out)
   integer("heldOutTokens", job.held_out_tokens);
   integer("steps", job.steps);
   integer("stepTokens", job.step_tokens());
+  const auto strings = [&](const char* key, const std::vector<std::string>& values) {
+    json.key(key);
+    json.begin_array();
+    for (const std::string& value : values)
+      json.string(value);
+    json.end_array();
+  };
+  strings("warnings", warnings_of(made.data));
+  strings("skipped", skipped_of(made.data));
   json.end_object();
   out << json.take() << '\n';
 }
@@ -372,10 +389,11 @@ Status run_init(InitArguments arguments, CommandContext& context) {
         ErrorCode::kInvalidConfig,
         file.string() + ": exists already; choose another --out, or replace it with --force"};
   }
-  TRAINYARD_ASSIGN(const Proposal job, make(arguments, context));
+  TRAINYARD_ASSIGN(const Made made, make(arguments, context));
+  const Proposal& job = made.job;
   TRAINYARD_TRY(write_file_atomic(file, manifest_of(job, arguments.cluster)));
   if (arguments.output == "json") {
-    print_json(file.string(), job, context.out);
+    print_json(file.string(), made, context.out);
     return {};
   }
   context.out << printable(file.string()) << ": " << job.preset.name << ", " << si(job.parameters)
@@ -384,6 +402,7 @@ Status run_init(InitArguments arguments, CommandContext& context) {
               << (job.held_out_tokens > 0 ? si(job.held_out_tokens) + " held out"
                                           : std::string("nothing held out"))
               << "; " << job.steps << " steps of " << si(job.step_tokens()) << '\n';
+  print_notes(made.data, context.out);
   print_next(arguments, job, context.out);
   return {};
 }

@@ -93,6 +93,11 @@ Status sample(const Options& options, CommandContext& context) {
   Status decoded;
   bool begun = false;
   TRAINYARD_ASSIGN(std::vector<int32_t> prompt, data::prompt_tokens(*tokenizer, options.prompt));
+  if (const data::LeftOut lost = tokenizer->take_left_out(); lost.bytes > 0) {
+    context.err << "warning: the tokenizer leaves out " << lost.bytes
+                << " bytes of the prompt (without a token, or removed by a Split), as in '"
+                << printable(data::on_one_line(lost.example)) << "'\n";
+  }
   TRAINYARD_TRY(engine::generate(named.model->engine(), std::move(prompt), how, [&](int32_t token) {
     std::string piece;
     decoded = tokenizer->decode_token(token, piece);

@@ -16,7 +16,7 @@ trainyard_test(data_order_test TIER unit THREADED
 trainyard_test(data_tokenizer_test TIER unit
   SOURCES ${data_tests}/text/added_tokens_test.cc ${data_tests}/text/bpe_vocabulary_test.cc
           ${data_tests}/text/byte_level_bpe_test.cc ${data_tests}/text/pipeline_test.cc
-          ${data_tests}/text/utf8_test.cc
+          ${data_tests}/text/tokenizer_inputs_test.cc ${data_tests}/text/utf8_test.cc
   DEPS worker_data nlohmann_json::nlohmann_json)
 # Fetches the tokenizers of other models with TRAINYARD_LONG_TESTS=1.
 trainyard_test(tokenizer_reference_test TIER unit TIMEOUT 1500

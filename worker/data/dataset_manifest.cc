@@ -97,6 +97,23 @@ SplitRecord decode_split(const Json& json) {
   return split;
 }
 
+std::vector<PassedOver> decode_groups(const Json& root, const char* key) {
+  std::vector<PassedOver> groups;
+  for (const Json& group : list(root, key)) {
+    PassedOver& one = groups.emplace_back(PassedOver{text(group, "reason"), count(group, "count")});
+    for (const Json& name : list(group, "names"))
+      one.names.push_back(string_of(name, "names"));
+  }
+  return groups;
+}
+
+Json encode_groups(const std::vector<PassedOver>& groups) {
+  Json json = Json::array();
+  for (const PassedOver& group : groups)
+    json.push_back({{"reason", group.reason}, {"count", group.count}, {"names", group.names}});
+  return json;
+}
+
 DatasetManifest decode(const Json& root) {
   if (text(root, "format") != kFormat) {
     throw FieldError("format: found '" + text(root, "format") + "', wanted '" + kFormat + "'");
@@ -123,14 +140,9 @@ DatasetManifest decode(const Json& root) {
     recipe.sources.push_back({text(source, "name"), text(source, "split"), count(source, "bytes"),
                               text(source, "sha256")});
   }
-  // Absent in data sets that were made before it was written.
-  if (!root.contains("passed_over")) return manifest;
-  for (const Json& group : list(root, "passed_over")) {
-    PassedOver& passed_over =
-        manifest.passed_over.emplace_back(PassedOver{text(group, "reason"), count(group, "count")});
-    for (const Json& name : list(group, "names"))
-      passed_over.names.push_back(string_of(name, "names"));
-  }
+  // Absent in data sets that were made before they were written.
+  if (root.contains("passed_over")) manifest.passed_over = decode_groups(root, "passed_over");
+  if (root.contains("left_out")) manifest.left_out = decode_groups(root, "left_out");
   return manifest;
 }
 
@@ -198,8 +210,7 @@ std::string encode_manifest(const DatasetManifest& manifest) {
                  {"shard_tokens", recipe.shard_tokens},
                  {"splits", Json::array()}}},
                {"splits", Json::array()},
-               {"sources", Json::array()},
-               {"passed_over", Json::array()}};
+               {"sources", Json::array()}};
   for (const SplitRule& rule : recipe.rules)
     root["options"]["splits"].push_back({{"name", rule.name}, {"pattern", rule.pattern}});
   for (const SplitRecord& split : manifest.splits)
@@ -210,10 +221,8 @@ std::string encode_manifest(const DatasetManifest& manifest) {
                                {"bytes", source.bytes},
                                {"sha256", source.sha256}});
   }
-  for (const PassedOver& group : manifest.passed_over) {
-    root["passed_over"].push_back(
-        {{"reason", group.reason}, {"count", group.count}, {"names", group.names}});
-  }
+  root["passed_over"] = encode_groups(manifest.passed_over);
+  if (manifest.left_out) root["left_out"] = encode_groups(*manifest.left_out);
   // File names need not be UTF-8; what is not is replaced for the reader's sake.
   return root.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }

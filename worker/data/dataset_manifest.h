@@ -64,6 +64,9 @@ struct DatasetManifest {
   Recipe recipe;
   std::vector<SplitRecord> splits;
   std::vector<PassedOver> passed_over;  ///< entries of the input folders that were not read
+  /// Bytes of texts that became no token, by file; nullopt where the tokenizer leaves nothing out,
+  /// or an earlier version did not count.
+  std::optional<std::vector<PassedOver>> left_out;
   bool operator==(const DatasetManifest&) const = default;
 };
 

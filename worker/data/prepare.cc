@@ -23,12 +23,17 @@ namespace fs = std::filesystem;
 // The most text held back because no place to cut it was seen.
 constexpr size_t kUncutBytesMax = size_t{256} << 20;
 constexpr char kTrain[] = "train";
+constexpr char kLeftOut[] =
+    "the tokenizer leaves out bytes without a token and what a Split removes, as the tokenizers "
+    "library does; to keep them, use a tokenizer with a token for each byte and without such a "
+    "Split";
 
 Error without_cut(size_t bytes) {
   return {ErrorCode::kInvalidData,
           "found " + std::to_string(bytes >> 20) +
               " MiB without a place to cut, wanted at most 256 MiB between white spaces that "
-              "separate words and that no added token touches"};
+              "separate words and that no added token touches; where a Split of the tokenizer has "
+              "another behavior than Isolated there is none, and a file may have 256 MiB"};
 }
 
 // Four decimals: enough to read, few enough that another libm's last bit does not show.
@@ -44,6 +49,7 @@ class Preparation {
   Preparation(const PrepareOptions& options, std::unique_ptr<Tokenizer> tokenizer, Sources sources)
       : options_(options), tokenizer_(std::move(tokenizer)), sources_(std::move(sources.files)) {
     manifest_.passed_over = std::move(sources.passed_over);
+    if (tokenizer_->may_leave_out()) manifest_.left_out.emplace();
     for (const Source& source : sources_)
       bytes_total_ += source.bytes;
     DatasetManifest::Recipe& recipe = manifest_.recipe;
@@ -61,11 +67,20 @@ class Preparation {
   }
 
   // Whether the data set at the output is of these files and options and its shards are there.
-  Result<bool> is_unchanged();
+  // One that can be replaced is encoded again where an earlier version did not count left_out.
+  Result<bool> is_unchanged(bool replaceable);
   // Encodes everything into `folder`.
   Status encode_splits(const fs::path& folder);
   PrepareOutcome take_outcome(bool unchanged) && {
-    return {std::move(manifest_), unchanged, std::move(remarks_)};
+    for (const PassedOver& group : manifest_.left_out.value_or(std::vector<PassedOver>()))
+      remarks_.push_back(group);
+    std::vector<std::string> notes = tokenizer_->notes();
+    const Result<TokenizerFiles> files = find_tokenizer(options_.tokenizer);
+    for (const fs::path& unread : files ? files->unread : std::vector<fs::path>()) {
+      notes.push_back(files->vocabulary.string() + " is used, " + unread.filename().string() +
+                      " next to it is not read");
+    }
+    return {std::move(manifest_), unchanged, std::move(remarks_), std::move(notes)};
   }
   const DatasetManifest& manifest() const { return manifest_; }
 
@@ -79,6 +94,10 @@ class Preparation {
               "JSON lines are read as one document, with keys and braces; to train on their texts "
               "alone, write each to a file",
               sources_[index].name);
+  }
+  void measure(std::string_view text) {
+    (split_pairs_ ? *split_pairs_ : train_pairs_).add(text);
+    if (split_gzip_) split_gzip_->add(text);
   }
   void report(std::string_view doing, size_t index, size_t bytes) {
     bytes_done_ += static_cast<int64_t>(bytes);
@@ -98,14 +117,17 @@ class Preparation {
   // Of the split being encoded, when it is held out.
   std::optional<ByteBigram> split_pairs_;
   std::optional<GzipSize> split_gzip_;
+  bool split_lost_text_ = false;  // of the split being encoded
 };
 
-Result<bool> Preparation::is_unchanged() {
+Result<bool> Preparation::is_unchanged(bool replaceable) {
   const Result<DatasetManifest> there = read_manifest(options_.output);
   if (!there) return false;
   DatasetManifest::Recipe recipe = manifest_.recipe;
   recipe.sources = there->recipe.sources;
   if (recipe != there->recipe || there->recipe.sources.size() != sources_.size()) return false;
+  const bool is_counted = !manifest_.left_out || there->left_out;
+  if (!is_counted && replaceable && options_.existing == Existing::kReplace) return false;
   for (size_t i = 0; i < sources_.size(); ++i) {
     SourceRecord record = manifest_.recipe.sources[i];
     Sha256Stream hash;
@@ -136,6 +158,15 @@ Result<bool> Preparation::is_unchanged() {
       }
     }
   }
+  for (const Source& source : is_counted ? std::vector<Source>() : sources_) {
+    pass_over(remarks_,
+              std::string("an earlier version prepared this data set and did not count what the "
+                          "tokenizer leaves out; ") +
+                  (replaceable ? "--force counts it"
+                               : "it cannot be replaced here: to count it, prepare another --out"),
+              source.name);
+  }
+  manifest_.left_out = there->left_out;
   // What was passed over decides no byte; that of today is for the caller to tell.
   manifest_.recipe = there->recipe;
   manifest_.splits = there->splits;
@@ -157,6 +188,7 @@ Result<SplitRecord> Preparation::encode_split(const fs::path& folder, const std:
   const bool held_out = split != kTrain;
   split_pairs_.reset();
   split_gzip_.reset();
+  split_lost_text_ = false;
   if (held_out) {
     split_pairs_.emplace();
     split_gzip_.emplace();
@@ -186,15 +218,21 @@ Result<SplitRecord> Preparation::encode_split(const fs::path& folder, const std:
                              to_hex(shard.info.content_hash)});
   }
   if (record.text_bytes == 0) {
-    return Error{ErrorCode::kInvalidData, "split " + split + ": its files hold no text"};
+    return Error{ErrorCode::kInvalidData,
+                 "split " + split +
+                     (split_lost_text_ ? ": the tokenizer leaves out all of its text, which has no "
+                                         "byte with a token, or which a Split removes"
+                                       : ": its files hold no text")};
   }
   if (held_out) record.baselines = finish_baselines(record);
   return record;
 }
 
 Status Preparation::encode_source(size_t index, TokenWriter& writer) {
-  ByteBigram& pairs = split_pairs_ ? *split_pairs_ : train_pairs_;
-  pairs.begin_document();
+  (split_pairs_ ? *split_pairs_ : train_pairs_).begin_document();
+  // Baselines are those of the text that the model sees.
+  const bool measures_tokens = !tokenizer_->keeps_texts();
+  LeftOut left_out;
   Sha256Stream hash;
   int64_t bytes = 0;
   std::string text;   // read and not yet encoded
@@ -205,7 +243,19 @@ Status Preparation::encode_source(size_t index, TokenWriter& writer) {
   const auto encode = [&](size_t size) -> Status {
     if (size > kUncutBytesMax) return without_cut(size);
     ids.clear();
-    TRAINYARD_TRY(tokenizer_->encode(std::string_view(text).substr(0, size), ids));
+    const std::string_view now = std::string_view(text).substr(0, size);
+    TRAINYARD_TRY(tokenizer_->encode(now, ids));
+    if (measures_tokens) {
+      const LeftOut lost = tokenizer_->take_left_out();
+      if (lost.bytes > 0) left_out.add(lost.bytes, lost.example, 0);
+      constexpr size_t kSlice = 65536;
+      for (std::span<const int32_t> rest = ids; !rest.empty();) {
+        const size_t count = std::min(rest.size(), kSlice);
+        TRAINYARD_ASSIGN(const std::string kept, tokenizer_->decode(rest.first(count)));
+        measure(kept);
+        rest = rest.subspan(count);
+      }
+    }
     text.erase(0, size);
     return writer.append(ids);
   };
@@ -214,8 +264,7 @@ Status Preparation::encode_source(size_t index, TokenWriter& writer) {
     if (bytes == 0) remark_on(index, piece);
     hash.update(bytes_of(piece));
     bytes += static_cast<int64_t>(piece.size());
-    pairs.add(piece);
-    if (split_gzip_) split_gzip_->add(piece);
+    if (!measures_tokens) measure(piece);
     text += piece;
     report("encoding", index, piece.size());
     if (text.size() < wanted) return {};
@@ -232,6 +281,13 @@ Status Preparation::encode_source(size_t index, TokenWriter& writer) {
                                               ": it changed while it was read, try again"};
   }
   manifest_.recipe.sources[index].sha256 = to_hex(hash.digest());
+  if (left_out.bytes > 0) {
+    split_lost_text_ = true;
+    pass_over(*manifest_.left_out, kLeftOut,
+              sources_[index].name + ": " + std::to_string(left_out.bytes) + " of " +
+                  std::to_string(bytes) + " bytes, as in '" +
+                  readable_name(on_one_line(left_out.example)) + "'");
+  }
   std::span<const int32_t> after = tokenizer_->after_record();
   // The document's end is written once.
   if (!after.empty() && after.back() == tokenizer_->end_of_text())
@@ -298,7 +354,7 @@ Status settle_copies(const PrepareOptions& options, Sources& sources) {
   if (copies.empty()) return {};
   if (options.copies == Copies::kRefuse) return copies_error(copies, sources.files);
   for (const Copy& copy : copies) {
-    pass_over(sources.passed_over, "a copy of a file of another split, dropped by --drop-copies",
+    pass_over(sources.passed_over, "a copy of a file of another split, which keeps the text",
               sources.files[copy.file].name + " = " + sources.files[copy.of].name);
   }
   size_t index = 0;
@@ -313,6 +369,7 @@ Status settle_copies(const PrepareOptions& options, Sources& sources) {
 Result<PrepareOutcome> prepare(const PrepareOptions& options) {
   TRAINYARD_TRY(check(options));
   TRAINYARD_ASSIGN(std::unique_ptr<Tokenizer> tokenizer, open_tokenizer(options.tokenizer));
+  TRAINYARD_TRY(tokenizer->check_end_of_text());
   TRAINYARD_ASSIGN(Sources sources,
                    collect_sources(options.inputs, options.include, options.splits));
   TRAINYARD_TRY(settle_copies(options, sources));
@@ -321,7 +378,8 @@ Result<PrepareOutcome> prepare(const PrepareOptions& options) {
   // wanted.
   if (!folder && folder.error().code != ErrorCode::kIo) return folder.error();
   Preparation preparation(options, std::move(tokenizer), std::move(sources));
-  TRAINYARD_ASSIGN(const bool unchanged, preparation.is_unchanged());
+  TRAINYARD_ASSIGN(const bool unchanged,
+                   preparation.is_unchanged(folder && folder->check_replaceable()));
   if (unchanged) return std::move(preparation).take_outcome(true);
   if (!folder) return folder.error();
   TRAINYARD_TRY(folder->check_replaceable());

@@ -44,13 +44,15 @@ struct PrepareOptions {
 struct PrepareOutcome {
   DatasetManifest manifest;
   bool unchanged = false;  ///< the data set was there already, from the same files and options
-  std::vector<PassedOver> remarks;  ///< files that were read and are hardly what was meant, by why
+  std::vector<PassedOver> remarks;  ///< files that were read and may not be meant, by reason
+  std::vector<std::string> tokenizer_notes;  ///< files that contradict it or are not read
 };
 
 /// Makes a data set of token shards from text (docs/formats/tokens.md). It appears whole: built in
 /// `output`.partial, synced, then renamed; a data set from other files or options, or a damaged
-/// one, is replaced by exchange (kInvalidConfig where `existing` refuses that), anything else there
-/// is left alone (kAlreadyExists). Equal inputs and options give equal bytes. Memory is bounded by
+/// one, is replaced by exchange (kInvalidConfig where `existing` refuses that), so is one of an
+/// earlier version without left_out where it can be; anything else there is left alone
+/// (kAlreadyExists). Equal inputs and options give equal bytes. Memory is bounded by
 /// the longest stretch of text without white space. Errors: kNotFound; kInvalidConfig for options,
 /// and for text that two splits would have; kInvalidData for a damaged tokenizer, a file that is no
 /// text (TextCheck) or that changes meanwhile; kConflict when another preparation of `output` runs;

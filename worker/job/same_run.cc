@@ -30,8 +30,8 @@ constexpr Reading kStartsFromWeights = {", whose weights engine.startFrom starts
 constexpr Reading kOfAnotherTokenizer = {
     kStartsFromWeights.why,
     "prepare the data with that tokenizer (its end of text counts, too); to train these weights "
-    "with another one, export them "
-    "(trainyard export) and name the folder in model.import"};
+    "with another one that has no more tokens, export them (trainyard export) and name the folder "
+    "in model.import, without engine.startFrom"};
 
 struct Field {
   const char* name;
@@ -241,19 +241,20 @@ Status check_start(const checkpoint::StateStore& checkpoint, const api::EngineSp
   if (spec.start_from->what == api::StartWhat::kState)
     return check_state(checkpoint, spec, data_identity, kStartsFrom);
   TRAINYARD_ASSIGN(const api::EngineSpec stored, hf::spec_of_run(checkpoint));
-  std::optional<Field> field = difference_of(spec.model, stored.model);
-  if (!field) field = first_difference({epsilon(spec.model, stored.model)});
-  if (field) return another_run(checkpoint, *field, kStartsFromWeights);
   const hf::RunFacts stored_facts = hf::run_facts_of(checkpoint.manifest().config_json);
   const auto tokenizer = [](const hf::RunFacts& of) {
     return of.tokenizer + " (" + of.tokenizer_hash + ")";
   };
-  // A checkpoint from before it was kept names none.
-  if (stored_facts.tokenizer_hash.empty() || stored_facts.tokenizer_hash == facts.tokenizer_hash)
-    return {};
-  return another_run(checkpoint,
-                     {"data.tokens: tokenizer", tokenizer(facts), tokenizer(stored_facts)},
-                     kOfAnotherTokenizer);
+  // Before the model, whose vocabulary follows from it. A checkpoint from before it was kept names
+  // none.
+  if (!stored_facts.tokenizer_hash.empty() && stored_facts.tokenizer_hash != facts.tokenizer_hash) {
+    return another_run(checkpoint,
+                       {"data.tokens: tokenizer", tokenizer(facts), tokenizer(stored_facts)},
+                       kOfAnotherTokenizer);
+  }
+  std::optional<Field> field = difference_of(spec.model, stored.model);
+  if (!field) field = first_difference({epsilon(spec.model, stored.model)});
+  return field ? Status(another_run(checkpoint, *field, kStartsFromWeights)) : Status();
 }
 
 Result<std::unique_ptr<checkpoint::CheckpointReader>> open_start(checkpoint::FileSystem& files,

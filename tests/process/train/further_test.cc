@@ -214,19 +214,22 @@ TEST_F(FurtherTest, WeightsAloneBeginAnew) {
   EXPECT_LT(summary_of("second").value("finalLoss", 1e9),
             summary_of("fresh").value("finalLoss", 0.0) - 0.1);
 
-  // As many tokens, but other ones.
-  write("tokenizer.json", testing_support::small_tokenizer_json(253).dump());
-  fs::remove_all(folder() / "data");
-  ASSERT_EQ(
-      trainyard({"data", "prepare", (folder() / "text.txt").string(), "--tokenizer",
-                 (folder() / "tokenizer.json").string(), "--out", (folder() / "data").string()},
-                "prepare-")
-          .exit_code,
-      0)
-      << content_of(folder() / "prepare-err");
-  EXPECT_EQ(train("third", {.steps = 4, .start = weights}), 64);
-  EXPECT_THAT(err("third"), HasSubstr("engine.data.tokens: tokenizer: found gpt2-bpe ("));
-  EXPECT_THAT(err("third"), HasSubstr("wanted bytes (749d21c2a2f44dae367e90697101348e) as in the"));
+  // As many tokens, but other ones; then more, of which the model's vocabulary follows.
+  for (const unsigned bytes : {253U, 256U}) {
+    write("tokenizer.json", testing_support::small_tokenizer_json(bytes).dump());
+    fs::remove_all(folder() / "data");
+    ASSERT_EQ(
+        trainyard({"data", "prepare", (folder() / "text.txt").string(), "--tokenizer",
+                   (folder() / "tokenizer.json").string(), "--out", (folder() / "data").string()},
+                  "prepare-")
+            .exit_code,
+        0)
+        << content_of(folder() / "prepare-err");
+    EXPECT_EQ(train("third", {.steps = 4, .start = weights}), 64);
+    EXPECT_THAT(err("third"), HasSubstr("engine.data.tokens: tokenizer: found gpt2-bpe ("));
+    EXPECT_THAT(err("third"),
+                HasSubstr("wanted bytes (749d21c2a2f44dae367e90697101348e) as in the"));
+  }
   expect_nothing_left();
 }
 

@@ -2,6 +2,7 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <sys/stat.h>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -11,6 +12,7 @@
 #include "cli/commands.h"
 #include "common/api/decode.h"
 #include "common/io/file.h"
+#include "tests/support/byte_vocabulary.h"
 #include "tests/support/paths.h"
 #include "tests/support/temporary_directory.h"
 
@@ -121,6 +123,99 @@ TEST_F(InitCommandTest, NamesTheTokenizerWhereSampleFindsIt) {
   std::ofstream(tokenizer) << nlohmann::json::parse(in).at("tokenizer");
   ASSERT_EQ(init({"--data", texts(1, 2000), "--tokenizer", tokenizer}), 0) << complaints_;
   EXPECT_EQ(job().spec.engine->data.tokenizer, tokenizer);
+}
+
+TEST_F(InitCommandTest, SaysWhatPrepareSaysOfTexts) {
+  const fs::path data = texts(12, 3000);
+  std::ofstream(data / "notes.md") << "not read";
+  fs::create_symlink("missing", data / "gone.txt");
+  std::ofstream(data / "lines.txt") << "{\"text\": \"one\"}\n{\"text\": \"two\"}\n";
+  fs::copy_file(data / "part 4(a).txt", data / "zz copy.txt");  // the one that init holds out
+  ASSERT_EQ(init({"--data", data}), 0) << complaints_;
+  EXPECT_THAT(printed_, HasSubstr("warning: JSON lines are read as one document"));
+  EXPECT_THAT(printed_, HasSubstr("(1): notes.md\n"));
+  EXPECT_THAT(printed_, HasSubstr("skipped: a link to a missing file (1): gone.txt -> missing\n"));
+  EXPECT_THAT(printed_, HasSubstr("which keeps the text (1): zz copy.txt = part 4(a).txt\n"));
+  ASSERT_EQ(init({"--data", data, "--force", "-o", "json"}), 0) << complaints_;
+  const auto told = nlohmann::json::parse(printed_);
+  EXPECT_EQ(told.at("warnings").size(), 1);
+  EXPECT_EQ(told.at("skipped").size(), 3);
+}
+
+TEST_F(InitCommandTest, SaysAllThatPrepareSaysOfAnUntidyFolder) {
+  const fs::path data = texts(12, 3000);
+  const std::string lossy = "na\xC3\xAFve text of no great size\n";
+  fs::create_directories(folder() / "elsewhere");
+  fs::create_directories(data / ".hidden");
+  std::ofstream(folder() / "elsewhere/extra.txt") << lossy;
+  std::ofstream(data / ".hidden/kept.txt") << "not read";
+  fs::create_directory_symlink(folder() / "elsewhere", data / "again");
+  fs::create_directory_symlink(folder() / "elsewhere", data / "more");
+  fs::create_symlink("missing", data / "gone.txt");
+  ASSERT_EQ(::mkfifo((data / "pipe.txt").c_str(), 0600), 0);
+  std::ofstream(data / "notes.md") << "not read";
+  std::ofstream(data / "lines.txt") << "{\"text\": \"one\"}\r\n{\"text\": \"two\"}\r\n";
+  fs::copy_file(data / "part 3(a).txt", data / "zz copy.txt");  // the one that init holds out
+  const fs::path tokenizer = folder() / "tokenizer";
+  fs::create_directories(tokenizer);
+  std::ofstream(tokenizer / "tokenizer.json") << testing_support::small_tokenizer_json(128);
+  std::ofstream(tokenizer / "vocab.json") << "{}";
+  std::ofstream(tokenizer / "special_tokens_map.json") << R"({"eos_token": "</s>"})";
+  const std::string lost = "again/extra.txt: 2 of " + std::to_string(lossy.size()) + " bytes";
+  const std::vector<std::string> warnings = {"special_tokens_map.json: eos_token names \"</s>\"",
+                                             "vocab.json next to it is not read",
+                                             "JSON lines are read as one document", "(1): " + lost};
+  const std::vector<std::string> skipped = {"(1): notes.md",
+                                            "a pipe (1): pipe.txt",
+                                            "a hidden folder (1): .hidden",
+                                            "a link to a missing file (1): gone.txt -> missing",
+                                            "a folder that is read already (1): more -> ",
+                                            "(1): zz copy.txt = part 3(a).txt"};
+  const std::vector<std::string> call = {"--data", data, "--tokenizer", tokenizer};
+  ASSERT_EQ(init(call), 0) << complaints_;
+  for (const std::string& line : warnings)
+    EXPECT_THAT(printed_, HasSubstr(line));
+  for (const std::string& line : skipped)
+    EXPECT_THAT(printed_, HasSubstr(line));
+  EXPECT_THAT(printed_, HasSubstr("tokenizer: "));
+  ASSERT_EQ(init({"--data", data, "--tokenizer", tokenizer, "--force", "-o", "json"}), 0)
+      << complaints_;
+  const auto told = nlohmann::json::parse(printed_);
+  const auto expect_all = [&](const char* member, const std::vector<std::string>& wanted) {
+    const auto found = told.at(member).get<std::vector<std::string>>();
+    EXPECT_EQ(found.size(), wanted.size()) << told.at(member);
+    for (const std::string& line : wanted)
+      EXPECT_THAT(found, testing::Contains(HasSubstr(line)));
+  };
+  expect_all("warnings", warnings);
+  expect_all("skipped", skipped);
+  EXPECT_EQ(told.at("files"), 14);
+  EXPECT_EQ(told.at("heldOutTokens"), 2901);
+}
+
+TEST_F(InitCommandTest, AHeldOutTextThatLosesEverythingIsTrainedOn) {
+  const fs::path data = texts(2, 3000);  // 2,900 bytes each: too large a part to hold out
+  std::ofstream odd(data / "odd.txt");
+  for (int i = 0; i < 500; ++i)
+    odd << "\xC3\xA9";
+  odd.close();
+  const fs::path tokenizer = folder() / "tokenizer.json";
+  std::ofstream(tokenizer) << testing_support::small_tokenizer_json(128);
+  ASSERT_EQ(init({"--data", data, "--tokenizer", tokenizer, "-o", "json"}), 0) << complaints_;
+  const auto told = nlohmann::json::parse(printed_);
+  EXPECT_EQ(told.at("heldOutTokens"), 0);
+  EXPECT_EQ(told.at("tokens"), 2 * 2901 + 1);
+  ASSERT_EQ(told.at("warnings").size(), 1);
+  EXPECT_THAT(told.at("warnings")[0].get<std::string>(),
+              HasSubstr("(1): odd.txt: 1000 of 1000 bytes"));
+}
+
+TEST_F(InitCommandTest, NamesTheFileWhoseEndOfTextTextsHave) {
+  std::ofstream(folder() / "tokenizer.json") << testing_support::small_tokenizer_json();
+  std::ofstream(folder() / "config.json") << R"({"eos_token_id": [257, 258]})";
+  EXPECT_EQ(init({"--data", texts(3, 3000), "--tokenizer", folder()}), 65);
+  EXPECT_THAT(complaints_, HasSubstr("/config.json: eos_token_id: found token 257 'abc'"));
+  EXPECT_FALSE(fs::exists(out() / "job.yaml"));
 }
 
 TEST_F(InitCommandTest, OfAClusterThePathsAreThoseInPods) {

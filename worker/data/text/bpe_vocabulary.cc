@@ -13,6 +13,7 @@
 #include "common/io/file.h"
 #include "common/text/bounded_json.h"
 #include "common/text/pointer_file.h"
+#include "worker/data/text/left_out.h"
 #include "worker/data/text/tokenizer_json.h"
 
 namespace trainyard::data {
@@ -240,24 +241,6 @@ Status add_json_merges(Builder& builder, const std::filesystem::path& file, cons
   return {};
 }
 
-// A text must not be encoded to one of these, special tokens.
-Status check_special(const std::filesystem::path& file, const BpeVocabulary& vocabulary,
-                     const std::unordered_set<int32_t>& special) {
-  const auto refuse = [&](int32_t id, const std::string& found) {
-    return bad(file, "special token " + std::to_string(id) + ": found it as " + found +
-                         ", wanted a token to which no text is encoded");
-  };
-  for (const int32_t id : vocabulary.whole) {
-    if (vocabulary.tokens[static_cast<size_t>(id)].size() == 1 && special.contains(id))
-      return refuse(id, "the token of a byte");
-  }
-  for (size_t rank = 0; rank < vocabulary.merges.size(); ++rank) {
-    const int32_t id = vocabulary.merges[rank].result;
-    if (special.contains(id)) return refuse(id, "the result of merge " + std::to_string(rank));
-  }
-  return {};
-}
-
 // A text must not have the tokens that a template puts around it.
 Status check_template(const std::filesystem::path& file, const BpeVocabulary& vocabulary) {
   std::vector<int32_t> ids = vocabulary.pipeline.before;
@@ -274,6 +257,38 @@ Status check_template(const std::filesystem::path& file, const BpeVocabulary& vo
 
 }  // namespace
 
+std::optional<std::string> bytes_of_written(std::string_view written) {
+  return ByteAlphabet().bytes_of(written);
+}
+
+Status check_no_text_has(const std::string& where, const BpeVocabulary& vocabulary,
+                         const std::unordered_set<int32_t>& ids, const std::string& advice) {
+  const auto refuse = [&](int32_t id, const std::string& found) {
+    return Error{ErrorCode::kInvalidData,
+                 where + ": found token " + std::to_string(id) + " '" +
+                     on_one_line(vocabulary.tokens[static_cast<size_t>(id)]) + "', " + found +
+                     ", wanted a token to which no text is encoded; " + advice};
+  };
+  std::unordered_set<int32_t> special;
+  for (const AddedToken& token : vocabulary.added) {
+    if (token.special) special.insert(token.id);
+    if (!token.special && ids.contains(token.id))
+      return refuse(token.id, "an added token that is not special");
+  }
+  for (const int32_t id : vocabulary.whole) {
+    if (!ids.contains(id)) continue;
+    if (vocabulary.tokens[static_cast<size_t>(id)].size() == 1)
+      return refuse(id, "the token of a byte");
+    if (vocabulary.pipeline.ignore_merges && !special.contains(id))
+      return refuse(id, "a word that ignore_merges looks up");
+  }
+  for (size_t rank = 0; rank < vocabulary.merges.size(); ++rank) {
+    const int32_t id = vocabulary.merges[rank].result;
+    if (ids.contains(id)) return refuse(id, "the result of merge " + std::to_string(rank));
+  }
+  return {};
+}
+
 Result<BpeVocabulary> read_gpt2_vocabulary(const std::filesystem::path& vocabulary_file,
                                            const std::filesystem::path& merges_file) {
   TRAINYARD_ASSIGN(const std::string vocabulary, read_file(vocabulary_file, kFileBytesMax));
@@ -289,7 +304,6 @@ Result<BpeVocabulary> parse_gpt2_vocabulary(std::string_view vocabulary, std::st
   TRAINYARD_TRY(builder.add_tokens(tokens, {std::string(kEndOfText)}));
   TRAINYARD_TRY(add_merge_lines(builder, merges, merges_name));
   TRAINYARD_ASSIGN(BpeVocabulary tables, std::move(builder).finish(false));
-  TRAINYARD_TRY(check_special(vocabulary_name, tables, {tables.end_of_text}));
   return tables;
 }
 
@@ -324,7 +338,9 @@ Result<BpeVocabulary> parse_tokenizer_json(std::string_view text,
   for (const AddedToken& token : vocabulary.added) {
     if (token.special) special.insert(token.id);
   }
-  TRAINYARD_TRY(check_special(file, vocabulary, special));
+  TRAINYARD_TRY(
+      check_no_text_has(file.string() + ": /added_tokens", vocabulary, special,
+                        "give it a content and an id of its own, or set special to false"));
   return vocabulary;
 }
 

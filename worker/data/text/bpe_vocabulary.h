@@ -2,8 +2,10 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <vector>
 
 #include "common/base/error.h"
@@ -29,9 +31,11 @@ struct BpeVocabulary {
   std::vector<std::string> tokens;
   std::vector<BpeMerge> merges;    ///< in order of rank; no pair twice
   int32_t end_of_text = kNoToken;  ///< kNoToken: these files do not say
+  std::string end_of_text_source;  ///< the file and member that name it, for messages
   std::vector<AddedToken> added;   ///< special ones as well; no text is encoded to those
   std::vector<int32_t> whole;      ///< the model's own tokens, which a piece may be
   Pipeline pipeline;
+  std::vector<std::string> notes;  ///< Tokenizer::notes()
 };
 
 /// Reads GPT-2's vocabulary (`encoder.json`: token -> id in the printable alphabet that stands for
@@ -45,11 +49,20 @@ Result<BpeVocabulary> read_gpt2_vocabulary(const std::filesystem::path& vocabula
 /// `<|endoftext|>`, if it has one. Errors as above.
 Result<BpeVocabulary> read_tokenizer_json(const std::filesystem::path& file);
 
-/// The same from texts; `name` stands for the file in messages.
+/// Reads the tables from texts; `name` stands for the file in messages.
 Result<BpeVocabulary> parse_gpt2_vocabulary(std::string_view vocabulary, std::string_view merges,
                                             const std::filesystem::path& vocabulary_name,
                                             const std::filesystem::path& merges_name);
 Result<BpeVocabulary> parse_tokenizer_json(std::string_view text,
                                            const std::filesystem::path& name);
+
+/// The bytes that a token's written form in a vocabulary stands for; nullopt for a character that
+/// stands for none.
+std::optional<std::string> bytes_of_written(std::string_view written);
+
+/// Refuses `ids` of tokens to which a text may be encoded. Errors: kInvalidData that begins with
+/// `where` and ends with `advice`.
+Status check_no_text_has(const std::string& where, const BpeVocabulary& vocabulary,
+                         const std::unordered_set<int32_t>& ids, const std::string& advice);
 
 }  // namespace trainyard::data

@@ -107,6 +107,7 @@ ByteLevelBpe::ByteLevelBpe(BpeVocabulary vocabulary, PreTokenizer cuts)
     const std::string& token = tables_.tokens[static_cast<size_t>(id)];
     if (token.size() == 1) byte_ids_[static_cast<unsigned char>(token[0])] = id;
   }
+  lacks_bytes_ = std::ranges::find(byte_ids_, kNone) != byte_ids_.end();
   for (size_t rank = 0; rank < tables_.merges.size(); ++rank) {
     const BpeMerge& merge = tables_.merges[rank];
     const uint64_t pair = pair_of(merge.left, merge.right);
@@ -161,10 +162,19 @@ Status ByteLevelBpe::encode_well_formed(std::string_view text, std::vector<int32
 }
 
 Status ByteLevelBpe::encode_plain(std::string_view text, std::vector<int32_t>& ids) {
-  return cuts_.cut(text, [&](std::string_view piece) { encode_piece(piece, ids); });
+  return cuts_.cut(text, left_out_, [&](std::string_view piece) { encode_piece(piece, ids); });
+}
+
+void ByteLevelBpe::count_left_out(std::string_view piece) {
+  const auto is_lost = [&](char c) { return byte_ids_[static_cast<unsigned char>(c)] == kNone; };
+  const auto first = std::ranges::find_if(piece, is_lost);
+  if (first == piece.end() || whole_.contains(piece)) return;
+  left_out_.add(std::ranges::count_if(piece, is_lost), piece,
+                static_cast<size_t>(first - piece.begin()));
 }
 
 void ByteLevelBpe::encode_piece(std::string_view piece, std::vector<int32_t>& ids) {
+  if (lacks_bytes_) count_left_out(piece);
   if (piece.size() == 1) {
     const int32_t id = byte_ids_[static_cast<unsigned char>(piece[0])];
     if (id != kNone) ids.push_back(id);
@@ -247,6 +257,21 @@ size_t ByteLevelBpe::safe_cut(std::string_view text) const {
     if (may_cut && !added_.touch(text, cut)) return cut;
   }
   return 0;
+}
+
+bool ByteLevelBpe::keeps_texts() const {
+  const auto changes = [&](const AddedToken& token) {
+    return !token.special && (token.lstrip || token.rstrip ||
+                              token.content != tables_.tokens[static_cast<size_t>(token.id)]);
+  };
+  return !may_leave_out() && !tables_.pipeline.nfc && !tables_.pipeline.cuts.prefix_space &&
+         std::ranges::none_of(tables_.added, changes);
+}
+
+Status ByteLevelBpe::check_end_of_text() const {
+  return check_no_text_has(tables_.end_of_text_source, tables_, {tables_.end_of_text},
+                           "put the id of one first in eos_token_id of a generation_config.json "
+                           "next to it (read next to a tokenizer.json or vocab.json)");
 }
 
 Status ByteLevelBpe::decode_token(int32_t id, std::string& bytes) const {

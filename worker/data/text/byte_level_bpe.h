@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "common/base/error.h"
@@ -36,6 +37,11 @@ class ByteLevelBpe final : public Tokenizer {
   std::span<const int32_t> before_record() const override { return tables_.pipeline.before; }
   std::span<const int32_t> after_record() const override { return tables_.pipeline.after; }
   const Hash128& identity() const override { return identity_; }
+  bool may_leave_out() const override { return lacks_bytes_ || cuts_.may_leave_out(); }
+  bool keeps_texts() const override;
+  LeftOut take_left_out() override { return std::exchange(left_out_, {}); }
+  Status check_end_of_text() const override;
+  std::vector<std::string> notes() const override { return tables_.notes; }
 
  private:
   // What a pair of adjacent tokens becomes; kNoMerge in `rank` when it has no rule.
@@ -65,6 +71,7 @@ class ByteLevelBpe final : public Tokenizer {
   Status encode_plain(std::string_view text, std::vector<int32_t>& ids);
   void encode_piece(std::string_view piece, std::vector<int32_t>& ids);
   void merge_piece(std::string_view piece, std::vector<int32_t>& ids);
+  void count_left_out(std::string_view piece);
   void push_candidate(int32_t position);
 
   BpeVocabulary tables_;
@@ -73,6 +80,8 @@ class ByteLevelBpe final : public Tokenizer {
   bool is_gpt2_;
   Hash128 identity_;
   std::array<int32_t, 256> byte_ids_;
+  bool lacks_bytes_ = false;
+  LeftOut left_out_;
   std::vector<Rule> rules_;  // open addressing, a power of two of places, at most half full
   std::unordered_map<std::string_view, int32_t> whole_;  // pieces that are not merged
   BpeCache cache_;

@@ -47,11 +47,17 @@ Result<PreTokenizer> PreTokenizer::create(const PreTokenization& how) {
   return made;
 }
 
-Status PreTokenizer::cut(std::string_view text, const TakePiece& take) {
-  return text.empty() ? Status() : cut_from(0, text, take);
+Status PreTokenizer::cut(std::string_view text, LeftOut& left_out, const TakePiece& take) {
+  return text.empty() ? Status() : cut_from(0, text, left_out, take);
 }
 
-Status PreTokenizer::cut_from(size_t step, std::string_view text, const TakePiece& take) {
+bool PreTokenizer::may_leave_out() const {
+  return std::ranges::any_of(
+      steps_, [](const Step& step) { return step.behaviour == SplitBehaviour::kRemoved; });
+}
+
+Status PreTokenizer::cut_from(size_t step, std::string_view text, LeftOut& left_out,
+                              const TakePiece& take) {
   std::string prefixed;
   if (step == prefix_step_ && prefix_space_ && !text.starts_with(' ')) {
     prefixed.append(" ").append(text);
@@ -76,7 +82,7 @@ Status PreTokenizer::cut_from(size_t step, std::string_view text, const TakePiec
           if (is_last) {
             take(piece);
           } else if (later) {
-            later = cut_from(step + 1, piece, take);
+            later = cut_from(step + 1, piece, left_out, take);
           }
         });
     if (!found) return too_slow(found.error());
@@ -87,8 +93,16 @@ Status PreTokenizer::cut_from(size_t step, std::string_view text, const TakePiec
     parts.push_back({begin, end, is_match != now.invert});
   });
   if (!found) return too_slow(found.error());
+  const auto text_of = [&](const Part& part) {
+    return text.substr(part.begin, part.end - part.begin);
+  };
+  if (now.behaviour == SplitBehaviour::kRemoved) {
+    for (const Part& part : parts) {
+      if (part.is_match) left_out.add(std::ssize(text_of(part)), text, part.begin);
+    }
+  }
   for (const Part& part : merged(std::move(parts), now.behaviour))
-    TRAINYARD_TRY(cut_from(step + 1, text.substr(part.begin, part.end - part.begin), take));
+    TRAINYARD_TRY(cut_from(step + 1, text_of(part), left_out, take));
   return {};
 }
 

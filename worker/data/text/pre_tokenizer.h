@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/base/error.h"
+#include "worker/data/text/left_out.h"
 #include "worker/data/text/split_pattern.h"
 
 namespace trainyard::data {
@@ -48,9 +49,13 @@ class PreTokenizer {
   /// Errors: kInvalidData with what is wrong with a rule's pattern.
   static Result<PreTokenizer> create(const PreTokenization& how);
 
-  /// `text` is well-formed UTF-8; pieces are not empty and valid during the call. Errors:
-  /// kInvalidData naming the expression that takes too long on it.
-  Status cut(std::string_view text, const TakePiece& take);
+  /// `text` is well-formed UTF-8; pieces are not empty and valid during the call. Matches that a
+  /// split removes are added to `left_out`. Errors: kInvalidData naming the expression that takes
+  /// too long on it.
+  Status cut(std::string_view text, LeftOut& left_out, const TakePiece& take);
+
+  /// Whether a split removes its matches.
+  bool may_leave_out() const;
 
   /// Whether a text of which `before` and `space`, an ASCII white space, are neighbours may be cut
   /// between them: the pieces are then those of the two parts.
@@ -69,7 +74,7 @@ class PreTokenizer {
     bool is_match = false;
   };
   PreTokenizer() = default;
-  Status cut_from(size_t step, std::string_view text, const TakePiece& take);
+  Status cut_from(size_t step, std::string_view text, LeftOut& left_out, const TakePiece& take);
   static std::vector<Part> merged(std::vector<Part> parts, SplitBehaviour behaviour);
 
   std::vector<Step> steps_;

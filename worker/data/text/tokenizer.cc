@@ -135,12 +135,17 @@ Result<std::unique_ptr<Tokenizer>> open_tokenizer(const fs::path& path) {
                            : read_gpt2_vocabulary(files.vocabulary, files.merges));
   const fs::path name = files.vocabulary.filename();
   const fs::path folder = files.vocabulary.parent_path();
+  tables.end_of_text_source = files.vocabulary.string() + ": <|endoftext|>";
   if (name == "tokenizer.json" || name == "vocab.json") {
     TRAINYARD_TRY(check_beside(folder / "tokenizer_config.json", tables, check_tokenizer_config));
   }
   if (name == "tokenizer.json" || name == "vocab.json") {
-    TRAINYARD_ASSIGN(const std::optional<int32_t> end, end_of_text_beside(folder, tables));
-    tables.end_of_text = end.value_or(tables.end_of_text);
+    TRAINYARD_ASSIGN(std::optional<EndOfText> end, end_of_text_beside(folder, tables));
+    if (end) {
+      tables.end_of_text = end->id;
+      tables.notes = std::move(end->notes);
+      tables.end_of_text_source = std::move(end->source);
+    }
   }
   if (name == "tokenizer.json") {
     TRAINYARD_TRY(check_beside(folder / "added_tokens.json", tables, check_added_tokens_known));
@@ -154,8 +159,8 @@ Result<std::unique_ptr<Tokenizer>> open_tokenizer(const fs::path& path) {
         ErrorCode::kInvalidData,
         files.vocabulary.string() +
             ": found no token that ends a text: no <|endoftext|>, and no eos_token_id in a "
-            "generation_config.json or config.json nor an eos_token in a "
-            "tokenizer_config.json beside a tokenizer.json, wanted one of them"};
+            "generation_config.json or config.json nor an eos_token in a tokenizer_config.json or "
+            "special_tokens_map.json beside a tokenizer.json or vocab.json, wanted one of them"};
   }
   return ByteLevelBpe::create(std::move(tables));
 }

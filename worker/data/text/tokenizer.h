@@ -10,15 +10,15 @@
 
 #include "common/base/error.h"
 #include "common/hash/hash.h"
+#include "worker/data/text/left_out.h"
 
 namespace trainyard::data {
 
 /// Turns bytes into token ids and back. Implementations are thread-compatible: one thread at a time
 /// (encoders keep a cache).
 ///
-/// Contract: decode(encode(x)) == x for every sequence of bytes, valid UTF-8 or not, but for what a
-/// tokenizer.json changes: normalization, a prefix space, what a split leaves out, the white space
-/// that added tokens with lstrip or rstrip take along.
+/// Contract: decode(encode(x)) == x for every sequence of bytes, valid UTF-8 or not, where
+/// keeps_texts().
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
@@ -48,6 +48,21 @@ class Tokenizer {
   virtual std::string_view name() const = 0;
   /// Equal hashes mean equal ids for every text.
   virtual const Hash128& identity() const = 0;
+
+  /// Whether encode() leaves out parts of some texts, as the tokenizers library does: bytes without
+  /// a token, and matches that a split removes.
+  virtual bool may_leave_out() const { return false; }
+  /// Whether decoding gives every text back as it was. False where a tokenizer.json changes some:
+  /// normalization, a prefix space, what take_left_out() counts, added tokens with lstrip or rstrip
+  /// and the white space beside them, or that the model writes in the same characters.
+  virtual bool keeps_texts() const { return true; }
+  /// What encode() has left out since the last call.
+  virtual LeftOut take_left_out() { return {}; }
+  /// Refuses an end of text that a text may be encoded to: documents would end inside texts.
+  /// Errors: kInvalidData naming the file that names it.
+  virtual Status check_end_of_text() const { return {}; }
+  /// Where the tokenizer's files contradict each other; for people.
+  virtual std::vector<std::string> notes() const { return {}; }
 
   /// The ids of a text on which no expression takes too long.
   std::vector<int32_t> encode(std::string_view text);

@@ -62,8 +62,10 @@ bool has_token(const BpeVocabulary& tables, const std::string& content, int64_t 
   const bool is_added = std::ranges::any_of(tables.added, [&](const AddedToken& token) {
     return token.id == id && token.content == content;
   });
-  return is_added || (id >= 0 && static_cast<size_t>(id) < tables.tokens.size() &&
-                      tables.tokens[static_cast<size_t>(id)] == content);
+  if (is_added) return true;
+  if (id < 0 || static_cast<size_t>(id) >= tables.tokens.size()) return false;
+  const std::string& token = tables.tokens[static_cast<size_t>(id)];
+  return token == content || token == bytes_of_written(content);
 }
 
 /// An id that is a member's name, "50257"; -1 where it is none.

@@ -34,8 +34,8 @@ Status check_tokenizer_class(const std::filesystem::path& file, std::string_view
 Status check_added_tokens_known(const std::filesystem::path& file, std::string_view text,
                                 const BpeVocabulary& tables);
 
-/// Refuses an added_tokens.json of tokens that are not in the vocabulary beside it: which of them
-/// are special it does not say. Errors: kInvalidData.
+/// Refuses an added_tokens.json beside a vocab.json, but for the end of text: which tokens are
+/// special it does not say. Errors: kInvalidData.
 Status check_added_tokens_file(const std::filesystem::path& file, std::string_view text,
                                const BpeVocabulary& tables);
 

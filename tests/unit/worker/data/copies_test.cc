@@ -98,7 +98,7 @@ TEST_F(CopiesTest, DroppedCopiesLeaveTheHeldOutText) {
   ASSERT_EQ(outcome->manifest.recipe.sources.size(), 2u);
   ASSERT_EQ(outcome->manifest.passed_over.size(), 1u);
   EXPECT_EQ(describe(outcome->manifest.passed_over[0], 5),
-            "a copy of a file of another split, dropped by --drop-copies (1): appendix.txt = "
+            "a copy of a file of another split, which keeps the text (1): appendix.txt = "
             "2.txt");
   EXPECT_TRUE(prepare(options_)->unchanged);
   EXPECT_EQ(doubt_about(split(options_.output, "train"), split(options_.output, "heldout")), "");

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/byte_vocabulary.h"
 #include "tests/support/paths.h"
 #include "tests/unit/worker/data/support.h"
 #include "tests/unit/worker/data/text/gpt2_files.h"
@@ -122,6 +123,61 @@ TEST_F(PrepareTest, JsonLinesAreTold) {
     EXPECT_THAT(describe(outcome.remarks[0], 5), HasSubstr("JSON lines are read as one document"));
     EXPECT_EQ(outcome.remarks[0].names, std::vector<std::string>{"4.txt"});
   }
+}
+
+TEST_F(PrepareTest, AnEndOfTextInsideTextsIsRefused) {
+  options_.tokenizer = folder_.path() / "tokenizer";
+  spill(options_.tokenizer / "tokenizer.json", testing_support::small_tokenizer_json().dump());
+  spill(options_.tokenizer / "config.json", R"({"eos_token_id": 101})");
+  EXPECT_THAT(failure().message, HasSubstr("config.json: eos_token_id: found token 101 'e'"));
+  EXPECT_FALSE(fs::exists(output()));
+}
+
+TEST_F(PrepareTest, BytesWithoutATokenAreToldAndNotMeasured) {
+  options_.tokenizer = folder_.path() / "tokenizer/tokenizer.json";
+  spill(options_.tokenizer, testing_support::small_tokenizer_json(128).dump());
+  spill(folder_.path() / "tokenizer/vocab.json", "{}");
+  options_.tokenizer = folder_.path() / "tokenizer";
+  const auto plain = prepare(options_).value();
+  EXPECT_THAT(plain.remarks, testing::IsEmpty());
+  EXPECT_THAT(plain.tokenizer_notes, testing::ElementsAre(HasSubstr("vocab.json next to it")));
+  const SplitRecord held_out = plain.manifest.splits[1];
+  // Every baseline is that of the text without these bytes.
+  spill(input() / "1.txt", "the f\xCE\x93irst\xCE\xB5 text\n");
+  spill(input() / "2.txt", "\xCE\xB9the second text, held\xFF out\n");
+  for (const bool unchanged : {false, true}) {
+    const PrepareOutcome outcome = prepare(options_).value();
+    EXPECT_EQ(outcome.unchanged, unchanged);
+    ASSERT_EQ(outcome.remarks.size(), 1u);
+    EXPECT_THAT(describe(outcome.remarks[0], 5),
+                testing::AllOf(HasSubstr("the tokenizer leaves out bytes without a token"),
+                               HasSubstr("(2): 1.txt: 4 of 19 bytes, as in '"),
+                               HasSubstr("2.txt: 3 of 29 bytes")));
+    EXPECT_EQ(outcome.manifest.splits[1].baselines, held_out.baselines);
+    EXPECT_EQ(outcome.manifest.splits[1].text_bytes, held_out.text_bytes);
+    EXPECT_EQ(outcome.manifest.splits[1].shards, held_out.shards);
+  }
+  // An earlier version did not count.
+  auto json = nlohmann::json::parse(slurp(output() / kManifestName));
+  json.erase("left_out");
+  spill(output() / kManifestName, json.dump());
+  options_.existing = Existing::kRefuse;
+  const PrepareOutcome old = prepare(options_).value();
+  EXPECT_TRUE(old.unchanged);
+  ASSERT_EQ(old.remarks.size(), 1u);
+  EXPECT_THAT(describe(old.remarks[0], 5), HasSubstr("--force counts it (3): 1.txt, 2.txt, 3.txt"));
+  spill(output() / "mine.txt", "what nobody may replace");
+  for (const Existing existing : {Existing::kRefuse, Existing::kReplace}) {
+    options_.existing = existing;
+    const PrepareOutcome kept = prepare(options_).value();
+    EXPECT_TRUE(kept.unchanged);
+    ASSERT_EQ(kept.remarks.size(), 1u);
+    EXPECT_THAT(describe(kept.remarks[0], 5),
+                HasSubstr("it cannot be replaced here: to count it, prepare another --out (3)"));
+  }
+  fs::remove(output() / "mine.txt");
+  EXPECT_FALSE(prepare(options_).value().unchanged);
+  EXPECT_TRUE(read_manifest(output()).value().left_out);
 }
 
 TEST_F(PrepareTest, AgainDoesNothingAndSaysSo) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 
 #include "common/io/file.h"
 #include "worker/data/dataset.h"
+#include "worker/data/text/tokenizer.h"
 #include "worker/data/token_writer.h"
 
 namespace trainyard::data::test {
@@ -39,6 +41,13 @@ inline std::string slurp(const std::filesystem::path& path) {
 inline void spill(const std::filesystem::path& path, std::string_view content) {
   std::filesystem::create_directories(path.parent_path());
   std::ofstream(path, std::ios::binary) << content;
+}
+
+/// As `data prepare` opens a tokenizer.
+inline Result<std::unique_ptr<Tokenizer>> open_for_data(const std::filesystem::path& path) {
+  TRAINYARD_ASSIGN(std::unique_ptr<Tokenizer> tokenizer, open_tokenizer(path));
+  TRAINYARD_TRY(tokenizer->check_end_of_text());
+  return tokenizer;
 }
 
 /// Tokens 0, 1, 2, ... modulo `vocabulary`, so that a token tells its position.

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/byte_vocabulary.h"
 #include "tests/unit/worker/data/support.h"
 #include "tests/unit/worker/data/text/gpt2_files.h"
 #include "worker/data/text/tokenizer.h"
@@ -17,29 +18,12 @@ using nlohmann::json;
 using test::spill;
 using test::TemporaryFolder;
 using testing::HasSubstr;
-
-// The written form of a byte, by GPT-2's rule.
-std::string written(unsigned byte) {
-  const bool prints =
-      (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
-  unsigned code_point = byte;
-  if (!prints) {
-    code_point = 0x100;
-    for (unsigned before = 0; before < byte; ++before) {
-      const bool before_prints =
-          (before >= '!' && before <= '~') || (before >= 0xA1 && before <= 0xAC) || before >= 0xAE;
-      code_point += before_prints ? 0 : 1;
-    }
-  }
-  if (code_point < 0x80) return std::string(1, static_cast<char>(code_point));
-  return {static_cast<char>(0xC0 | code_point >> 6), static_cast<char>(0x80 | (code_point & 0x3F))};
-}
+using testing_support::small_tokenizer_json;
+using testing_support::written;
 
 // All bytes, "ab", "abc" and the end of text.
 json small_vocabulary() {
-  json vocabulary;
-  for (unsigned byte = 0; byte < 256; ++byte)
-    vocabulary[written(byte)] = byte;
+  json vocabulary = testing_support::vocabulary_of_bytes(256);
   vocabulary["ab"] = 256;
   vocabulary["abc"] = 257;
   vocabulary["<|endoftext|>"] = 258;
@@ -48,27 +32,12 @@ json small_vocabulary() {
 
 constexpr char kMerges[] = "#version: 0.2\na b\nab c\n";
 
-json small_tokenizer_json() {
-  json vocabulary = small_vocabulary();
-  vocabulary.erase("<|endoftext|>");
-  return {
-      {"added_tokens", {{{"id", 258}, {"content", "<|endoftext|>"}, {"special", true}}}},
-      {"normalizer", nullptr},
-      {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}}},
-      {"model",
-       {{"type", "BPE"},
-        {"dropout", nullptr},
-        {"byte_fallback", false},
-        {"vocab", vocabulary},
-        {"merges", json::array({"a b", "ab c"})}}}};
-}
-
 class BpeVocabularyTest : public testing::Test {
  protected:
   std::string gpt2_error(const std::string& vocabulary, const std::string& merges) {
     spill(folder_.path() / "encoder.json", vocabulary);
     spill(folder_.path() / "vocab.bpe", merges);
-    const auto tokenizer = open_tokenizer(folder_.path());
+    const auto tokenizer = test::open_for_data(folder_.path());
     EXPECT_FALSE(tokenizer);
     if (tokenizer) return "";
     EXPECT_EQ(tokenizer.error().code, ErrorCode::kInvalidData);
@@ -81,7 +50,7 @@ class BpeVocabularyTest : public testing::Test {
     change(root);
     const auto path = folder_.path() / "tokenizer.json";
     spill(path, root.dump());
-    const auto tokenizer = open_tokenizer(path);
+    const auto tokenizer = test::open_for_data(path);
     EXPECT_FALSE(tokenizer);
     return tokenizer ? "" : tokenizer.error().message;
   }
@@ -96,7 +65,7 @@ class BpeVocabularyTest : public testing::Test {
       spill(folder.path() / "tokenizer.json", small_tokenizer_json().dump());
     }
     spill(folder.path() / name, content.dump());
-    const auto tokenizer = open_tokenizer(folder.path());
+    const auto tokenizer = test::open_for_data(folder.path());
     return tokenizer ? "" : tokenizer.error().message;
   }
 
@@ -234,14 +203,90 @@ TEST_F(BpeVocabularyTest, RefusesByNameWhatItDoesNotDo) {
 TEST_F(BpeVocabularyTest, RefusesASpecialTokenThatATextCouldHave) {
   json vocabulary = small_vocabulary();
   vocabulary["<|endoftext|"] = 259;
-  EXPECT_THAT(gpt2_error(vocabulary.dump(), "<|endoftext| >\n"), HasSubstr("special token 258"));
+  EXPECT_THAT(gpt2_error(vocabulary.dump(), "<|endoftext| >\n"),
+              HasSubstr("found token 258 '<|endoftext|>'"));
   const auto with = [&](const char* content, int32_t id) {
     return json_error([&](json& r) {
       r["added_tokens"].push_back({{"id", id}, {"content", content}, {"special", true}});
     });
   };
-  EXPECT_THAT(with("a", 'a'), HasSubstr("special token 97: found it as the token of a byte"));
-  EXPECT_THAT(with("abc", 257), HasSubstr("special token 257: found it as the result of merge 1"));
+  EXPECT_THAT(with("a", 'a'), HasSubstr("found token 97 'a', the token of a byte"));
+  EXPECT_THAT(with("abc", 257), HasSubstr("found token 257 'abc', the result of merge 1"));
+}
+
+TEST_F(BpeVocabularyTest, RefusesAnEndOfTextThatATextCouldHave) {
+  for (const bool as_pair : {false, true}) {
+    const auto config = [&](const char* file, const json& content) {
+      return beside_error(file, content, as_pair);
+    };
+    EXPECT_THAT(config("config.json", {{"eos_token_id", '#'}}),
+                HasSubstr("config.json: eos_token_id: found token 35 '#', the token of a byte"));
+    EXPECT_THAT(config("generation_config.json", {{"eos_token_id", {257, 258}}}),
+                HasSubstr("generation_config.json: eos_token_id: found token 257 'abc', the "
+                          "result of merge 1"));
+    EXPECT_THAT(config("tokenizer_config.json", {{"eos_token", "ab"}}),
+                HasSubstr("tokenizer_config.json: eos_token: found token 256 'ab'"));
+    EXPECT_EQ(config("config.json", {{"eos_token_id", 258}}), "");
+    EXPECT_THAT(config("config.json", {{"eos_token_id", "ab"}}), HasSubstr("wanted the id of a"));
+    EXPECT_THAT(config("tokenizer_config.json", {{"eos_token", 258}}),
+                HasSubstr("wanted a token of the vocabulary"));
+    EXPECT_EQ(config("special_tokens_map.json", {{"eos_token", "ab"}}), "")
+        << "the vocabulary's own comes first";
+  }
+  EXPECT_THAT(json_error([](json& r) { r["added_tokens"][0]["special"] = false; }),
+              HasSubstr("tokenizer.json: <|endoftext|>: found token 258 '<|endoftext|>', an added "
+                        "token that is not special"));
+  spill(folder_.path() / "tokenizer.json", small_tokenizer_json().dump());
+  spill(folder_.path() / "config.json", json({{"eos_token_id", '#'}}).dump());
+  EXPECT_TRUE(open_tokenizer(folder_.path())) << "sample needs no end of text";
+  json root = small_tokenizer_json();
+  root["model"]["vocab"]["end"] = 259;
+  const auto named = [&](bool ignore_merges) {
+    root["model"]["ignore_merges"] = ignore_merges;
+    spill(folder_.path() / "tokenizer.json", root.dump());
+    spill(folder_.path() / "config.json", json({{"eos_token_id", 259}}).dump());
+    const auto tokenizer = test::open_for_data(folder_.path());
+    return tokenizer ? "" : tokenizer.error().message;
+  };
+  EXPECT_EQ(named(false), "") << "no merge gives it";
+  EXPECT_THAT(named(true), HasSubstr("found token 259 'end', a word that ignore_merges looks up"));
+}
+
+TEST_F(BpeVocabularyTest, NamesTheFilesThatNameAnotherEnd) {
+  const auto notes = [&] { return open_tokenizer(folder_.path()).value()->notes(); };
+  const auto path = [&](const char* file) { return (folder_.path() / file).string(); };
+  json root = small_tokenizer_json();
+  root["added_tokens"].push_back({{"id", 259}, {"content", "</s>"}, {"special", true}});
+  spill(path("tokenizer.json"), root.dump());
+  EXPECT_THAT(notes(), testing::IsEmpty());
+  spill(path("special_tokens_map.json"), json({{"eos_token", "</s>"}}).dump());
+  EXPECT_THAT(notes(),
+              testing::ElementsAre(path("special_tokens_map.json") +
+                                   ": eos_token names \"</s>\", but texts end with "
+                                   "'<|endoftext|>' of " +
+                                   path("tokenizer.json") +
+                                   ": <|endoftext|>; to end them with the other token, put 259 "
+                                   "first in eos_token_id of " +
+                                   path("generation_config.json")));
+  spill(path("config.json"), json({{"eos_token_id", {258, 259}}}).dump());
+  EXPECT_THAT(notes(), testing::SizeIs(1)) << "the first ends a text";
+  spill(path("config.json"), json({{"eos_token_id", 258}}).dump());
+  spill(path("tokenizer_config.json"), json({{"eos_token", {{"content", "</s>"}}}}).dump());
+  const std::string ends = ", but texts end with '<|endoftext|>' of " + path("config.json") +
+                           ": eos_token_id; to end them with the other token, put 259 first in "
+                           "eos_token_id of " +
+                           path("generation_config.json");
+  EXPECT_THAT(notes(), testing::ElementsAre(
+                           path("tokenizer_config.json") + ": eos_token names \"</s>\"" + ends,
+                           path("special_tokens_map.json") + ": eos_token names \"</s>\"" + ends));
+  spill(path("special_tokens_map.json"), json({{"eos_token", "<|endoftext|>"}}).dump());
+  spill(path("tokenizer_config.json"), "{}");
+  spill(path("config.json"), json({{"eos_token_id", {258, 259}}}).dump());
+  spill(path("generation_config.json"), json({{"eos_token_id", 259}}).dump());
+  EXPECT_THAT(notes(), testing::ElementsAre(HasSubstr("special_tokens_map.json: eos_token")))
+      << "of several ids of a file one agrees";
+  spill(path("special_tokens_map.json"), "{");
+  EXPECT_THAT(notes(), testing::ElementsAre(HasSubstr("its eos_token is not compared")));
 }
 
 TEST_F(BpeVocabularyTest, AnAddedTokenLeavesTheModelItsTokens) {

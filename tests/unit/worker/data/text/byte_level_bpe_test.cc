@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/byte_vocabulary.h"
 #include "tests/support/paths.h"
 #include "tests/unit/worker/data/support.h"
 #include "tests/unit/worker/data/text/gpt2_files.h"
@@ -204,6 +205,52 @@ TEST(ByteLevelBpeTest, MergesAsThePlainAlgorithmForRandomRules) {
       ASSERT_EQ(tokenizer->encode(word), merge_plainly(tables, bytes)) << word;
     }
   }
+}
+
+TEST(ByteLevelBpeTest, CountsWhatItLeavesOut) {
+  const test::TemporaryFolder folder;
+  nlohmann::json root = testing_support::small_tokenizer_json(128);
+  const auto left_out = [&](std::string_view text) {
+    test::spill(folder.path() / "tokenizer.json", root.dump());
+    const auto tokenizer = open_tokenizer(folder.path()).value();
+    EXPECT_TRUE(tokenizer->may_leave_out());
+    const auto ids = tokenizer->encode(text);
+    const LeftOut lost = tokenizer->take_left_out();
+    std::vector<int32_t> again;
+    EXPECT_TRUE(tokenizer->encode(text, again)) << "from the cache";
+    EXPECT_EQ(again, ids);
+    EXPECT_EQ(tokenizer->take_left_out().bytes, lost.bytes);
+    if (!root["model"].contains("ignore_merges")) {
+      EXPECT_EQ(tokenizer->decode(ids).value().size() + static_cast<size_t>(lost.bytes),
+                text.size());
+    }
+    return std::pair(lost.bytes, lost.example);
+  };
+  using testing::Pair;
+  EXPECT_THAT(left_out("plain abc\n"), Pair(0, ""));
+  EXPECT_THAT(left_out("na\xC3\xAFve caf\xC3\xA9"), Pair(4, "na\xC3\xAFve"));
+  EXPECT_THAT(left_out("a\xFF\xFE b"), Pair(2, "\xFF\xFE"));
+  EXPECT_THAT(left_out("\xC3\xA9"), Pair(2, "\xC3\xA9"));
+  EXPECT_THAT(left_out(std::string(31, 'x') + "\xC3\xA9"),
+              Pair(2, std::string(16, 'x') + "\xC3\xA9"));
+  EXPECT_EQ(on_one_line("\n\f\n"), R"(\x0A\x0C\x0A)");
+  // A piece that is a token loses nothing.
+  root["model"]["ignore_merges"] = true;
+  root["model"]["vocab"][testing_support::written(0xC3) + testing_support::written(0xA9)] = 131;
+  EXPECT_THAT(left_out("\xC3\xA9 \xC3\xA9"), Pair(2, " \xC3\xA9"));
+  // What a split removes.
+  root = testing_support::small_tokenizer_json();
+  root["pre_tokenizer"] = {
+      {"type", "Sequence"},
+      {"pretokenizers",
+       {{{"type", "Split"},
+         {"pattern", {{"String", "--"}}},
+         {"behavior", "Removed"},
+         {"invert", false}},
+        {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}}}}};
+  EXPECT_THAT(left_out("a--b----c-d"), Pair(6, "a--b----c-d"));
+  EXPECT_THAT(left_out(std::string(20, 'x') + "--"), Pair(2, std::string(16, 'x') + "--"));
+  EXPECT_FALSE(open_tokenizer("bytes").value()->may_leave_out());
 }
 
 TEST(ByteTokenizerTest, TheByteIsTheId) {
