@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <map>
 #include <ostream>
 #include <set>
 
@@ -83,7 +84,51 @@ std::vector<Json> ledgers_of_ended(SimCluster& world) {
   return ended;
 }
 
-/// K1: the ledger of a job that was Complete or Failed at any time is kept, and its sums conserve.
+/// UIDs of the jobs that the operator has deleted.
+std::set<std::string> deleted_by_operator(SimCluster& world) {
+  std::set<std::string> uids;
+  for (const auto& event : world.api().audit()) {
+    const bool is_it = event.verb == "delete" && event.resource == "trainingjobs" &&
+                       event.code == 200 && event.user.starts_with(Replica::kUser);
+    if (!is_it) continue;
+    const Json& details = member_of(event.answer, "details");
+    uids.insert(details.is_object() ? details.value("uid", "") : meta_text(event.answer, "uid"));
+  }
+  return uids;
+}
+
+/// UIDs of the jobs that were Complete or Failed at any time, but for those that a user deleted
+/// soon, while three processes ended in a row: the one that wrote the end, one that led without
+/// having seen it, and one that had only noted the deletion (docs/adr/0035).
+std::set<std::string> jobs_with_ledgers(SimCluster& world) {
+  constexpr std::chrono::minutes kBlind{2};  // a watch that has fallen silent
+  constexpr int64_t kInARow = 3;
+  const std::set<std::string> by_operator = deleted_by_operator(world);
+  std::map<std::string, MonoTime> ended;
+  std::set<std::string> excused;
+  const Store& store = world.api().store();
+  for (int64_t revision = 1; revision <= store.revision(); ++revision) {
+    const Change& change = store.change(revision);
+    if (change.key.plural != "trainingjobs") continue;
+    const std::string uid = meta_text(*change.now, "uid");
+    const Json& status = member_of(*change.now, "status");
+    const std::string phase = status.is_object() ? status.value("phase", "") : "";
+    const bool is_over = phase == "Complete" || phase == "Failed";
+    if (is_over && status.contains("goodput")) ended.try_emplace(uid, change.at);
+    if (change.type != kube::EventType::kDeleted || !ended.contains(uid)) continue;
+    const int64_t ends = std::ranges::count_if(world.ends(), [&](MonoTime end) {
+      return end >= ended.at(uid) && end <= change.at + kBlind;
+    });
+    const bool is_soon = change.at - ended.at(uid) <= kBlind;
+    if (is_soon && ends >= kInARow && !by_operator.contains(uid)) excused.insert(uid);
+  }
+  std::set<std::string> wanted;
+  for (const auto& [uid, at] : ended)
+    if (!excused.contains(uid)) wanted.insert(uid);
+  return wanted;
+}
+
+/// K1: the ledgers of these jobs are kept, and the sums of every one conserve.
 void judge_ledgers(SimCluster& world, std::vector<std::string>& found) {
   std::set<std::string> kept;
   for (Json entry : ledgers_of_ended(world)) {
@@ -92,17 +137,7 @@ void judge_ledgers(SimCluster& world, std::vector<std::string>& found) {
     for (const std::string& fault : testing_support::faults_of_ledger(entry))
       found.push_back("K1: " + fault + " in the ledger of " + entry["job"].get<std::string>());
   }
-  std::set<std::string> ended;
-  for (const auto& event : world.api().audit()) {
-    const Json& status = member_of(event.answer, "status");
-    if (event.resource != "trainingjobs/status" || event.code != 200 || !status.is_object()) {
-      continue;
-    }
-    const std::string phase = status.value("phase", "");
-    const bool is_over = phase == "Complete" || phase == "Failed";
-    if (is_over && status.contains("goodput")) ended.insert(meta_text(event.answer, "uid"));
-  }
-  for (const std::string& uid : ended) {
+  for (const std::string& uid : jobs_with_ledgers(world)) {
     if (!kept.contains(uid)) found.push_back("K1: no ledger is kept of job " + uid);
   }
 }

@@ -168,6 +168,7 @@ bool SimCluster::step_controllers() {
 void SimCluster::replace_dead() {
   for (size_t i = 0; i < replicas_.size(); ++i) {
     if (!replicas_[i]->transport().dead() || frozen_ == i) continue;
+    ends_.push_back(clock_.mono());
     replicas_[i].reset();
     replicas_[i] = make_replica(i);
     if (leader_ == i && replicas_.size() > 1) leader_ = 1 - i;

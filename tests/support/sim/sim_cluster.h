@@ -116,6 +116,8 @@ class SimCluster {
   int64_t reconciles() const { return reconciles_; }
   int64_t faults() const { return faults_; }
   const FaultMatrix& matrix() const { return matrix_; }
+  /// When processes of the operator ended, in order.
+  const std::vector<MonoTime>& ends() const { return ends_; }
   /// The world did not come to rest within this many steps without time passing.
   bool spins() const { return spins_; }
 
@@ -156,6 +158,7 @@ class SimCluster {
   FaultPlan fault_plan_;
   EventPlan event_plan_;
   FaultMatrix matrix_{};
+  std::vector<MonoTime> ends_;
   int64_t writes_ = 0;
   int64_t events_ = 0;
   int64_t reconciles_ = 0;
