@@ -297,6 +297,10 @@ class ExploreTest(GateTest):
                 process.send_signal(number)
                 self.assertEqual(process.wait(timeout=60), 130)
                 self.assertFalse((copy.root / "next").exists())
+                # What was killed may take a moment to be gone.
+                end = time.monotonic() + 30
+                while self.commands(copy) and time.monotonic() < end:
+                    time.sleep(0.01)
                 self.assertEqual(self.commands(copy), [])
 
     def test_a_number_that_was_cut_off_is_drawn_again(self):
