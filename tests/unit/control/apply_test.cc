@@ -118,10 +118,15 @@ class RecordingCluster final : public MemoryCluster {
     if (companions) return *companions;
     return MemoryCluster::keep_companions(observed, status);
   }
+  Status emit_event(const JobKey& key, const Event& event) override {
+    events.push_back(event);
+    return MemoryCluster::emit_event(key, event);
+  }
   /// What was called since the last time.
   std::vector<std::string> taken() { return std::exchange(calls, {}); }
 
   std::vector<std::string> calls;
+  std::vector<Event> events;
   Duration last_grace{};
   api::TrainingJobStatus companions_status;  ///< that they were kept for last
   std::optional<Result<std::optional<Refusal>>> companions;
@@ -229,6 +234,26 @@ TEST_F(ApplyTest, ARefusalHidesNoEarlierLook) {
   cluster_->refuse_created_pods(Refusal{api::reason::kAdmissionRefused, "exceeded quota"});
   ASSERT_TRUE(look().has_value());  // the first generation begins, and with it the time
   EXPECT_EQ(look()->requeue_after, seconds(5)) << "the deadline comes before the next try";
+}
+
+/// The gang's first: an event that is not taken ends the telling.
+TEST_F(ApplyTest, ARefusalOfTheGangAndOneOfASpareAreToldOnceEach) {
+  start(make_job(1));
+  cluster_->refuse_created_pods(Refusal{api::reason::kAdmissionRefused, "exceeded quota"});
+  const auto apply_both = [&] {
+    const Observed observed = cluster_->truth();
+    Plan planned;
+    planned.create.push_back(make_pod_spec(observed.metadata, observed.spec, 0, 1, 1));
+    planned.create_spares.push_back(make_spare_spec(observed.metadata, observed.spec, 1, 1, 1));
+    const Applied applied = apply(*cluster_, observed, planned, clock_.now());
+    EXPECT_FALSE(applied.error.has_value());
+  };
+  const Event of_gang{EventType::kWarning, "AdmissionRefused", "exceeded quota"};
+  const Event of_spare{EventType::kWarning, "AdmissionRefused", "no spare pod: exceeded quota"};
+  apply_both();
+  EXPECT_THAT(cluster_->events, testing::ElementsAre(of_gang, of_spare));
+  apply_both();
+  EXPECT_THAT(cluster_->events, testing::ElementsAre(of_gang, of_spare)) << "told already";
 }
 
 TEST_F(ApplyTest, AFencedGenerationHasTenSecondsToEnd) {

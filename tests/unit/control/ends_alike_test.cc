@@ -225,6 +225,7 @@ TEST_P(BlamedPodTest, ANewLeaderWaitsForItsVerdict) {
   ASSERT_TRUE(job_.settle());
   EXPECT_FALSE(job_.is(ConditionType::kFailed));
   EXPECT_FALSE(job_.member(1).terminating);
+  EXPECT_EQ(job_.last.requeue_after, seconds(10)) << "no longer than that";
   ContainerExit exit;
   exit.exit_code = 64;
   job_.cluster.finish_pod(blamed.name, exit);

@@ -155,6 +155,33 @@ TEST_F(OutcomeTest, TheOrderNamesTheJobItsShapeAndItsMembers) {
     EXPECT_NE(member.pod_name, pod_name("job", "job-uid-1", 1, 1)) << "it is on its way out";
 }
 
+TEST_F(OutcomeTest, TheOrderNamesTheNewestStepThatIsCommitted) {
+  start(make_job(2));
+  rounds(5);
+  EXPECT_FALSE(sink_.last.committed_step.has_value()) << "there is no checkpoint yet";
+  cluster_->edit_status(
+      [](api::TrainingJobStatus& status) { status.checkpoint.emplace().last_step = 7; });
+  look();
+  EXPECT_EQ(sink_.last.committed_step, 7);
+}
+
+TEST_F(OutcomeTest, TheOrderNamesTheEndOfTheWaitBeforeARestart) {
+  auto job = make_job(2);
+  job.spec.failure_policy.backoff.initial = seconds(30);
+  start(std::move(job));
+  rounds(5);
+  EXPECT_FALSE(sink_.last.starts_at.has_value()) << "nothing has failed";
+  ContainerExit exit;
+  exit.exit_code = 1;
+  cluster_->finish_pod(pod_name("job", "job-uid-1", 0, 1), exit);
+  look();
+  EXPECT_EQ(sink_.last.generation, 2);
+  EXPECT_EQ(sink_.last.starts_at, clock_.now() + seconds(30));
+  clock_.set_wall_by(-seconds(1));
+  look();
+  EXPECT_FALSE(sink_.last.starts_at.has_value()) << "the clock was set back, and nobody waits";
+}
+
 // Deleting and making the pods of a large gang takes long; ranks that are fenced write no longer.
 TEST_F(OutcomeTest, AGenerationIsToldOnceItIsWrittenAndBeforeItsPodsGo) {
   start(make_job(3));

@@ -71,7 +71,17 @@ TEST(StallScopeTest, ReplacePodReplacesThatOfTheRankToBlame) {
 TEST(StallScopeTest, ReplaceNodeKeepsNewPodsAwayFromTheNodeOfTheRankToBlame) {
   StalledJob job(api::StallAction::kReplaceNode);
   const std::string node = job.member(1).node;
-  ASSERT_TRUE(job.pass(seconds(11)));
+  ASSERT_TRUE(job.settle());
+  job.clock.advance(seconds(11));
+  Observed observed = job.cluster.truth();
+  observed.facts = job.facts.now;
+  const Plan planned = plan(observed, job.clock.now());
+  EXPECT_THAT(planned.events,
+              testing::Contains(Event{EventType::kWarning, "FaultyNodeRemoved",
+                                      "node " + node +
+                                          " is at fault: new pods go to other nodes for a time, "
+                                          "where they can"}));
+  ASSERT_TRUE(job.settle());
   EXPECT_EQ(job.status().restarts.pod_replacements, 1);
   ASSERT_EQ(job.status().avoided_nodes.size(), 1u);
   EXPECT_EQ(job.status().avoided_nodes[0].name, node);

@@ -301,6 +301,8 @@ TEST(SparesTest, WhereTheClusterTakesNoneTheJobGoesOn) {
   EXPECT_TRUE(job.is(ConditionType::kAccepted));
   EXPECT_TRUE(job.is(ConditionType::kRunning));
   EXPECT_EQ(job.reason_of(ConditionType::kDegraded), api::reason::kSparesExhausted);
+  EXPECT_EQ(job.last.requeue_after, seconds(10)) << "it is asked again";
+  EXPECT_FALSE(job.last.refused) << "no pod of the gang was";
   job.cluster.set_quota(3);
   ASSERT_TRUE(job.settle());
   EXPECT_EQ(job.status().nodes.spare, 1);

@@ -43,6 +43,19 @@ class JobStoreTest : public LocalClusterWorld {
                                      job->metadata.resource_version));
     cluster_.reset();
   }
+
+  /// Writes down that the run is complete, and closes it.
+  void complete_the_run() {
+    auto job = cluster_->observe(cluster_->key());
+    job->status.membership.generation = 1;
+    set_condition(
+        job->status,
+        {api::ConditionType::kComplete, api::ConditionStatus::kTrue, "CompletionsReached", ""},
+        clock_.now());
+    ASSERT_TRUE(cluster_->put_status(cluster_->key(), cluster_->job_uid(), job->status,
+                                     job->metadata.resource_version));
+    cluster_.reset();
+  }
 };
 
 TEST_F(JobStoreTest, AnotherJobOrAnotherSeedIsRefusedAndANewSpecIsANewGeneration) {
@@ -320,6 +333,51 @@ TEST_F(JobStoreTest, ARunThatIsTakenUpIsNoFailedOneBeforeItsManifestChanges) {
   std::filesystem::remove_all(run_dir() / "checkpoint-policy.json");
   open("exit 0");
   EXPECT_FALSE(is_true(cluster_->observe(cluster_->key())->status, api::ConditionType::kFailed));
+}
+
+TEST_F(JobStoreTest, ACompleteRunThatIsTrainedFurtherHasNeitherItsResultsNorItsPods) {
+  auto options = script_options(run_dir(), clock_, "exit 0");
+  options.job.spec.engine = *api::decode_engine(
+      R"({"model":{"layers":1,"hidden":8,"heads":1},"batch":{"globalSequences":8},
+          "data":{"tokens":["/data"],"sequenceLength":8},"steps":10})",
+      {.file = "engine"});
+  auto opened = LocalCluster::open(options);
+  ASSERT_TRUE(opened.has_value()) << opened.error().message;
+  cluster_ = *std::move(opened);
+  const PodRef pod = create(0);
+  ASSERT_EQ(ended(pod).phase, PodPhase::kSucceeded);
+  const std::filesystem::path pod_dir = run_dir() / "pods" / pod.name;
+  for (const auto& folder : {run_dir(), pod_dir})
+    std::ofstream(folder / "result.json") << "{}";
+  std::filesystem::create_directories(cluster_->checkpoint_dir() / "job-step-10");
+  complete_the_run();
+
+  options.job.spec.engine->steps = 20;
+  opened = LocalCluster::open(options);
+  ASSERT_TRUE(opened.has_value()) << opened.error().message;
+  cluster_ = *std::move(opened);
+  EXPECT_EQ(cluster_->taken_up(), TakenUp::kAfterCompletion);
+  EXPECT_TRUE(cluster_->observe(cluster_->key())->pods.empty()) << "it has ended well before";
+  EXPECT_FALSE(std::filesystem::exists(pod_dir / "pod.json"));
+  for (const auto& folder : {run_dir(), pod_dir})
+    EXPECT_FALSE(std::filesystem::exists(folder / "result.json")) << folder;
+  EXPECT_TRUE(std::filesystem::exists(pod_dir / "log"));
+}
+
+/// Its deletion was cut short between its two files.
+TEST_F(JobStoreTest, TheStatusOfAJobThatIsGoneIsNotThatOfTheNextOne) {
+  open("exit 0");
+  const std::string gone_uid = cluster_->job_uid();
+  complete_the_run();
+  std::filesystem::remove(run_dir() / "job.json");
+  for (const char* when : {"as it is made", "as it is found"}) {
+    open("exit 0");
+    EXPECT_NE(cluster_->job_uid(), gone_uid) << when;
+    const auto job = cluster_->observe(cluster_->key());
+    EXPECT_EQ(job->status.membership.generation, 0) << when;
+    EXPECT_FALSE(is_true(job->status, api::ConditionType::kComplete)) << when;
+    cluster_.reset();
+  }
 }
 
 TEST_F(JobStoreTest, WhatCannotBeReadIsNotTakenForNothing) {
