@@ -1,6 +1,7 @@
 #include "control/plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "control/completions.h"
@@ -74,6 +75,7 @@ std::optional<int64_t> Planner::last_step() const {
   };
   if (facts_are_current()) {
     consider(policies::last_step_seen(observed_.facts));
+    if (observed_.facts.result) consider(observed_.facts.result->step);
     consider(observed_.facts.resumed_from_step);
     for (const MemberFact& member : observed_.facts.members) {
       if (member.failure && member.generation == observed_.facts.generation) {
@@ -204,16 +206,30 @@ void Planner::plan_ending() {
   if (facts_are_current())
     next_.progress = policies::progress_of(observed_.facts, next_.progress,
                                            next_.membership.world_size, stages_of(spec_));
-  if (!failed && spec_.engine && cause.reason == api::reason::kCompletionsReached &&
-      next_.progress) {
-    // Every rank has ended well, whether or not it could tell us of its last steps.
-    next_.progress->step = stopped_early() ? std::clamp<int64_t>(observed_.facts.result->step, 0,
-                                                                 next_.progress->total_steps)
-                                           : next_.progress->total_steps;
-    next_.progress->percentage = 100;
-  }
+  if (!failed && spec_.engine && cause.reason == api::reason::kCompletionsReached)
+    complete_progress();
   tell(failed ? EventType::kWarning : EventType::kNormal, failed ? "Failed" : "Completed",
        cause.message);
+}
+
+/// Every rank has ended well, whether or not it could tell us of its last steps.
+void Planner::complete_progress() {
+  const bool told = facts_are_current() && observed_.facts.result;
+  if (told && !next_.progress) next_.progress.emplace();
+  if (!next_.progress) return;
+  api::ProgressStatus& progress = *next_.progress;
+  if (told) progress.total_steps = spec_.engine->steps;
+  progress.step = progress.total_steps;
+  const bool untold = !told && spec_.engine->evaluation.early_stop_patience > 0 && next_.checkpoint;
+  if (stopped_early() || untold) {
+    const int64_t last = untold ? next_.checkpoint->last_step : observed_.facts.result->step;
+    progress.step = std::clamp<int64_t>(last, 0, progress.total_steps);
+  }
+  progress.percentage = 100;
+  if (progress.eta_s) progress.eta_s = 0;
+  progress.phase = "Done";
+  if (told && std::isfinite(observed_.facts.result->final_loss))
+    progress.loss = observed_.facts.result->final_loss;
 }
 
 /// Whether an agent whose ranks have failed is about to end with the verdict that the pod is to

@@ -48,6 +48,7 @@ class Planner {
   bool is_stopping() const;
   bool stopped_early() const;
   std::string early_stop_text() const;
+  void complete_progress();
   void fail(std::string_view reason, const std::string& message);
   bool is_refused() const;
   void accept(const policies::Gang* gang);

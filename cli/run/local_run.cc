@@ -17,6 +17,11 @@
 namespace trainyard::cli {
 namespace {
 
+bool any_alive(const control::Observed& observed) {
+  return std::any_of(observed.pods.begin(), observed.pods.end(),
+                     [](const control::ObservedPod& pod) { return !pod.exit; });
+}
+
 /// An agent whose run has died ends after this long without it (docs/concepts/control-stream.md).
 constexpr int kOrphanSeconds = 10;
 constexpr std::chrono::seconds kKillTimeout{5};
@@ -45,11 +50,6 @@ Error unusable(const std::filesystem::path& run_dir, Error error) {
 std::optional<std::string> variable_here(const std::string& name) {
   const char* value = std::getenv(name.c_str());  // NOLINT(concurrency-mt-unsafe): only ever read
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-}
-
-bool any_alive(const control::Observed& observed) {
-  return std::any_of(observed.pods.begin(), observed.pods.end(),
-                     [](const control::ObservedPod& pod) { return !pod.exit; });
 }
 
 }  // namespace
@@ -107,6 +107,7 @@ Status LocalRun::open() {
   cluster_options.environment = pod_environment();
   cluster_options.clock = &clock_;
   cluster_options.after_failure = options_.after_failure;
+  TRAINYARD_TRY(settle_ended_run(cluster_options));
   TRAINYARD_ASSIGN(cluster_, control::local::LocalCluster::open(std::move(cluster_options)));
   TRAINYARD_ASSIGN(const control::Observed before, cluster_->observe(cluster_->key()));
   status_ = before.status;
@@ -186,10 +187,11 @@ void LocalRun::begin_threads() {
       .on_rank_warning = [this](
                              const std::string&,
                              const control::RankWarning& warning) { on_rank_warning(warning); }});
+  facts_ = std::make_unique<LeftFacts>(*coordinator_, *cluster_);
   reconciler_ = std::make_unique<control::Reconciler>(control::Reconciler::Options{
       .cluster = tap_.get(),
       .clock = &clock_,
-      .facts = coordinator_.get(),
+      .facts = facts_.get(),
       .membership = coordinator_.get(),
       .on_reconciled = [this](const control::Reconciled& reconciled) { on_reconciled(reconciled); },
       .on_error = [this](const control::JobKey&, const Error& error) { on_error(error); }});
@@ -289,8 +291,8 @@ void LocalRun::keep_result() {
 /// Of a complete run: it may have been told to a run before this one, or to none, where that had
 /// died and the ranks ended on their own.
 void LocalRun::find_result() {
-  if (result_ || !has_condition(status_, api::ConditionType::kComplete)) return;
-  result_ = read_result(cluster_->run_dir());
+  if (!has_condition(status_, api::ConditionType::kComplete)) return;
+  if (!result_) result_ = read_result(cluster_->run_dir());
   std::error_code error;
   if (!result_ || std::filesystem::exists(cluster_->run_dir() / contract::kResultFile, error)) {
     return;

@@ -12,6 +12,7 @@
 #include "cli/run/control_socket.h"
 #include "cli/run/crash_points.h"
 #include "cli/run/event_tap.h"
+#include "cli/run/left_facts.h"
 #include "cli/run/run_view.h"
 #include "cli/run/snapshot.h"
 #include "cli/run/warning_filter.h"
@@ -120,6 +121,7 @@ class LocalRun {
   std::optional<ControlSocketFolder> socket_folder_;
   std::unique_ptr<control::GrpcTransport> transport_;
   std::unique_ptr<control::Coordinator> coordinator_;
+  std::unique_ptr<LeftFacts> facts_;
   std::unique_ptr<control::Reconciler> reconciler_;
 
   mutable std::mutex mutex_;  ///< guards what follows

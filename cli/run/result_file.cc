@@ -39,4 +39,9 @@ std::optional<contract::RunResult> read_result(const std::filesystem::path& run_
   return newest.empty() ? std::nullopt : read_one(newest);
 }
 
+std::optional<contract::RunResult> read_pod_result(const std::filesystem::path& run_dir,
+                                                   const std::string& pod) {
+  return read_one(run_dir / "pods" / pod / contract::kResultFile);
+}
+
 }  // namespace trainyard::cli

@@ -16,4 +16,8 @@ Status write_result(const std::filesystem::path& run_dir, const contract::RunRes
 /// told. nullopt where there is none or it is damaged: it is shown, nothing depends on it.
 std::optional<contract::RunResult> read_result(const std::filesystem::path& run_dir);
 
+/// That of the pod alone.
+std::optional<contract::RunResult> read_pod_result(const std::filesystem::path& run_dir,
+                                                   const std::string& pod);
+
 }  // namespace trainyard::cli

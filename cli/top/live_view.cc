@@ -1,5 +1,6 @@
 #include "cli/top/live_view.h"
 
+#include <algorithm>
 #include <chrono>
 #include <unistd.h>
 #include <utility>
@@ -34,13 +35,16 @@ class LiveView final : public RunView {
   void notice(const Notice& notice) override { inner_->notice(notice); }
 
   void end(const Summary& summary) override {
+    if (next_ == MonoTime{}) take_up_last(summary);
     // A finished run that was only looked at again keeps the state of its end.
-    if (next_ != MonoTime{}) {
+    if (!state_.over) {
       state_.over = true;
       state_.activity = outcome_text(summary.outcome);
-      state_.step = summary.step;
-      state_.loss = summary.final_loss;
-      state_.validation_loss = summary.validation_loss;
+      state_.step = std::max(state_.step, summary.step);
+      state_.total_steps = summary.total_steps;
+      if (summary.checkpoint_step) state_.checkpoint_step = *summary.checkpoint_step;
+      if (summary.final_loss) state_.loss = summary.final_loss;
+      if (summary.validation_loss) state_.validation_loss = summary.validation_loss;
       state_.eta_s.reset();
       state_.wall_s = summary.wall_s;
       state_.restarts = summary.restarts;
@@ -51,6 +55,15 @@ class LiveView final : public RunView {
   }
 
  private:
+  /// Of a run that ended while nobody looked: what was shown last, to be brought to its end.
+  void take_up_last(const Summary& summary) {
+    const auto last = read_live(run_dir_);
+    state_ = last ? *last : live_state_of(header_, {.generation = header_.generation});
+    // One that is over may be of before the run was trained further.
+    state_.over = state_.over && state_.step >= summary.step &&
+                  state_.activity == outcome_text(summary.outcome);
+  }
+
   void write() {
     state_.at = clock_.now();
     state_.pid = ::getpid();

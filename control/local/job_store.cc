@@ -17,7 +17,6 @@
 #include "common/worker_contract.h"
 #include "control/local/json_fault.h"
 #include "control/local/moved_paths.h"
-#include "control/local/pod_record.h"
 #include "control/status_edit.h"
 
 namespace trainyard::control::local {
@@ -129,10 +128,9 @@ std::vector<std::pair<const char*, std::string>> job_files(api::TrainingJob job)
   return files;
 }
 
-/// Errors: kInvalidConfig where whoever reads a file would find it too long; then none is written.
-Status write_job_files(const std::filesystem::path& run_dir, const api::TrainingJob& job) {
-  const auto files = job_files(job);
-  for (const auto& [name, text] : files) {
+/// Refuses a job of which whoever reads a file would find it too long. Errors: kInvalidConfig.
+Status check_job_files(const api::TrainingJob& job) {
+  for (const auto& [name, text] : job_files(job)) {
     if (std::ssize(text) <= kMaxBytes) continue;
     return Error{ErrorCode::kInvalidConfig,
                  "the manifest, its paths made absolute and its defaults written out, takes " +
@@ -140,7 +138,11 @@ Status write_job_files(const std::filesystem::path& run_dir, const api::Training
                      std::to_string(kMaxBytes) +
                      "; name folders of token shards in spec.engine.data instead of files"};
   }
-  for (const auto& [name, text] : files)
+  return {};
+}
+
+Status write_job_files(const std::filesystem::path& run_dir, const api::TrainingJob& job) {
+  for (const auto& [name, text] : job_files(job))
     TRAINYARD_TRY(write_file_atomic(run_dir / name, text));
   return {};
 }
@@ -152,6 +154,11 @@ Error damaged(const std::filesystem::path& path, const std::string& fault) {
 Error damaged(const std::filesystem::path& path, api::Fault fault) {
   const int line = std::exchange(fault.line, 0);
   return damaged(path, (line > 0 ? "line " + std::to_string(line) + ": " : "") + to_string(fault));
+}
+
+bool is_over(const api::TrainingJobStatus& status) {
+  return is_true(status, api::ConditionType::kComplete) ||
+         is_true(status, api::ConditionType::kFailed);
 }
 
 struct StoredStatus {
@@ -262,16 +269,12 @@ Status check_further(const api::TrainingJobSpec& stored, const api::TrainingJob&
                               "one")};
 }
 
-/// What the run came to so far, results and pods that ended well, as whoever looks at it would take
-/// the run for complete. Pods that have not ended do not fit the new spec and are adopted as such.
+/// What the run came to so far.
 Status remove_results(const std::filesystem::path& run_dir) {
   std::vector<std::filesystem::path> files = {run_dir / contract::kResultFile};
   std::error_code none;
-  for (const auto& pod : std::filesystem::directory_iterator(run_dir / "pods", none)) {
+  for (const auto& pod : std::filesystem::directory_iterator(run_dir / "pods", none))
     files.push_back(pod.path() / contract::kResultFile);
-    const auto record = read_pod_record(pod.path());
-    if (record && record->exit) TRAINYARD_TRY(remove_pod_record(pod.path()));
-  }
   for (const std::filesystem::path& file : files) {
     if (::unlink(file.c_str()) != 0 && errno != ENOENT && errno != ENOTDIR)
       return io_error("remove " + file.string(), errno);
@@ -290,11 +293,20 @@ Status check_owner(const std::filesystem::path& path, uid_t owner, uid_t user) {
 
 }  // namespace
 
-bool asks_for_more(const std::filesystem::path& run_dir, const api::TrainingJob& wanted) {
+std::optional<api::TrainingJob> stored_job(const std::filesystem::path& run_dir) {
   const Result<std::string> text = read_file(run_dir / kJobFile, kMaxBytes);
-  if (!text) return false;
-  const api::CheckedJob stored = api::check_training_job(*text, {"", api::UnknownKeys::kIgnore});
-  return stored.faults.empty() && goes_further(stored.job.spec, wanted.spec);
+  if (!text) return std::nullopt;
+  api::CheckedJob stored = api::check_training_job(*text, {"", api::UnknownKeys::kIgnore});
+  if (!stored.faults.empty()) return std::nullopt;
+  auto status = read_status(run_dir, stored.job.metadata.uid);
+  if (!status) return std::nullopt;
+  if (*status) stored.job.status = std::move((*status)->status);
+  return std::move(stored.job);
+}
+
+bool asks_for_more(const std::filesystem::path& run_dir, const api::TrainingJob& wanted) {
+  const std::optional<api::TrainingJob> stored = stored_job(run_dir);
+  return stored && goes_further(stored->spec, wanted.spec);
 }
 
 Result<std::string> new_uid() {
@@ -345,17 +357,17 @@ JobStore::JobStore(JobStore&& other) noexcept
       job_(std::move(other.job_)),
       version_(other.version_),
       exists_(other.exists_),
-      replaced_running_spec_(other.replaced_running_spec_),
       taken_up_(other.taken_up_) {}
 
 Result<JobStore> JobStore::open(const std::filesystem::path& run_dir, const api::TrainingJob& given,
-                                Time now, AfterFailure after_failure) {
+                                Time now, AfterFailure after_failure, const OldPods& old_pods) {
   Result<std::string> text = read_file(run_dir / kJobFile, kMaxBytes);
   api::TrainingJob wanted = given;
   wanted.status = {};  // a manifest's, as `kubectl get -o yaml` has it, is of another run
   std::optional<StoredStatus> stored_status;
   bool misfit = false;
   bool changed = false;
+  bool stopped = false;
   TakenUp taken_up = TakenUp::kNo;
   if (text) {
     const std::string file = (run_dir / kJobFile).string();
@@ -384,7 +396,15 @@ Result<JobStore> JobStore::open(const std::filesystem::path& run_dir, const api:
     wanted.metadata = stored.metadata;
     changed = differs(stored.spec, wanted.spec, run_dir);
     if (changed) ++wanted.metadata.generation;
-    misfit = !pods_fit(stored.spec, wanted.spec);
+    TRAINYARD_TRY(check_job_files(wanted));
+    misfit = changed && !pods_fit(stored.spec, wanted.spec);
+    stopped = misfit && stored_status && stored_status->status.membership.generation > 0 &&
+              !is_over(stored_status->status);
+    if (stopped) {
+      api::TrainingJob job = stored;
+      job.status = stored_status->status;
+      TRAINYARD_ASSIGN(stored_status->status, old_pods.stop(job));
+    }
     const bool complete =
         stored_status && is_true(stored_status->status, api::ConditionType::kComplete);
     if (changed && complete) {
@@ -397,6 +417,7 @@ Result<JobStore> JobStore::open(const std::filesystem::path& run_dir, const api:
     wanted.metadata.generation = 1;
     wanted.metadata.creation_timestamp = now;
     wanted.metadata.resource_version.clear();
+    TRAINYARD_TRY(check_job_files(wanted));
   } else {
     return std::move(text).error();
   }
@@ -404,20 +425,24 @@ Result<JobStore> JobStore::open(const std::filesystem::path& run_dir, const api:
   const bool failed = is_true(wanted.status, api::ConditionType::kFailed);
   if (failed && (changed || after_failure == AfterFailure::kTryAgain))
     taken_up = TakenUp::kAfterFailure;
-  if (taken_up != TakenUp::kNo) {  // before the spec: a crash in between leaves a stopped run
+  // The status before the pods, these before the spec: a crash in between leaves a stopped run, and
+  // no exit counts for another spec than the pod's own.
+  if (stopped || taken_up != TakenUp::kNo) {
     const bool complete = taken_up == TakenUp::kAfterCompletion;
-    if (complete) TRAINYARD_TRY(remove_results(run_dir));
-    take_up_again(wanted.status,
-                  complete ? "complete; about to train further" : "failed; about to try again",
-                  now);
+    if (taken_up != TakenUp::kNo) {
+      take_up_again(wanted.status,
+                    complete ? "complete; about to train further" : "failed; about to try again",
+                    now);
+    }
     ++stored_status->version;
     TRAINYARD_TRY(
         write_status(run_dir, {wanted.metadata.uid, stored_status->version, wanted.status}));
   }
+  if (misfit) TRAINYARD_TRY(old_pods.forget());
+  if (stopped || taken_up != TakenUp::kNo) TRAINYARD_TRY(remove_results(run_dir));
   TRAINYARD_TRY(write_job_files(run_dir, wanted));
   JobStore store(run_dir, std::move(wanted));
   if (stored_status) store.version_ = stored_status->version;
-  store.replaced_running_spec_ = misfit;
   store.taken_up_ = taken_up;
   return store;
 }

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unistd.h>
 
@@ -20,6 +22,15 @@ enum class AfterFailure { kStay, kTryAgain };
 /// Whether opening a run directory took up a run that was over.
 enum class TakenUp { kNo, kAfterFailure, kAfterCompletion };
 
+/// The pods of a job whose spec another one replaces.
+struct OldPods {
+  /// Ends them, and returns the status that the job then has: stopped, or over where their exits
+  /// have decided it.
+  std::function<Result<api::TrainingJobStatus>(const api::TrainingJob&)> stop;
+  /// Forgets them: none of their exits is one of the new spec's.
+  std::function<Status()> forget;
+};
+
 /// The job object of a run directory: job.json (metadata and spec) and status.json, a versioned
 /// file that is replaced durably, compare-and-swap. Beside them engine.json and
 /// checkpoint-policy.json for the ranks. Thread-safe within the process that holds the directory's
@@ -31,11 +42,12 @@ class JobStore {
   /// has changed or `after_failure` says so; its budgets are then fresh, its counts go on, and
   /// until a checkpoint was committed even what otherwise never changes may be corrected. A
   /// complete one is taken up when its engine is to do more steps than it has, or early stopping is
-  /// to wait longer. Errors: kInvalidConfig when the directory belongs to a job of another name, or
-  /// the new spec changes what never changes, or else changes a complete one; kInvalidData for
-  /// damaged files; kIo.
+  /// to wait longer. One that is not over is stopped where the pods of its spec do not fit the new
+  /// one. Errors: kInvalidConfig when the directory belongs to a job of another name, or the new
+  /// spec changes what never changes, or else changes a complete one; kInvalidData for damaged
+  /// files; kIo; those of `old_pods`.
   static Result<JobStore> open(const std::filesystem::path& run_dir, const api::TrainingJob& wanted,
-                               Time now, AfterFailure after_failure = AfterFailure::kStay);
+                               Time now, AfterFailure after_failure, const OldPods& old_pods);
 
   JobStore(JobStore&& other) noexcept;
 
@@ -53,8 +65,6 @@ class JobStore {
   /// Forgets the job; checkpoints and logs stay. Errors: kNotFound, kConflict, kIo.
   Status remove(const std::string& uid);
 
-  /// Whether opening this replaced a spec so that pods made from the old one do not fit any more.
-  bool replaced_running_spec() const { return replaced_running_spec_; }
   TakenUp taken_up() const { return taken_up_; }
 
  private:
@@ -65,9 +75,12 @@ class JobStore {
   api::TrainingJob job_;
   int64_t version_ = 1;
   bool exists_ = true;
-  bool replaced_running_spec_ = false;
   TakenUp taken_up_ = TakenUp::kNo;
 };
+
+/// The job that a run directory holds, with its status; nullopt where there is none that can be
+/// read.
+std::optional<api::TrainingJob> stored_job(const std::filesystem::path& run_dir);
 
 /// Whether the job asks for more steps, or more patience of early stopping, than the one that the
 /// run directory holds; false where it holds none that can be read.

@@ -11,8 +11,6 @@
 namespace trainyard::control::local {
 namespace {
 
-constexpr char kNodeName[] = "local";
-
 /// Files with which a `trainyard run` that was killed here was about to replace others
 /// (write_file_atomic). Agents, which may be writing, have other names in their pods' folders.
 void remove_unfinished(const std::filesystem::path& folder, std::string_view prefix) {
@@ -81,8 +79,10 @@ Result<std::unique_ptr<LocalCluster>> LocalCluster::open(LocalClusterOptions opt
   TRAINYARD_TRY(make_directories(options.run_dir / "pods"));
   TRAINYARD_ASSIGN(DirectoryLock lock, DirectoryLock::acquire(options.run_dir));
   remove_all_unfinished(options.run_dir);
-  TRAINYARD_ASSIGN(JobStore store, JobStore::open(options.run_dir, options.job,
-                                                  options.clock->now(), options.after_failure));
+  TRAINYARD_ASSIGN(
+      JobStore store,
+      JobStore::open(options.run_dir, options.job, options.clock->now(), options.after_failure,
+                     old_pods_of(options.run_dir / "pods", *options.clock)));
   TRAINYARD_ASSIGN(const api::TrainingJob job, store.get());
   auto impl = std::make_unique<Impl>(std::move(options), std::move(lock), std::move(store), job);
   TRAINYARD_TRY(make_directories(impl->checkpoint_dir()));
@@ -195,29 +195,6 @@ void LocalCluster::Impl::kill_all() {
   }
 }
 
-ObservedPod LocalCluster::Impl::view_of(const Pod& pod) const {
-  const PodRecord& record = pod.record;
-  ObservedPod seen;
-  seen.name = record.name;
-  seen.uid = record.uid;
-  seen.node = kNodeName;
-  seen.node_index = record.node_index;
-  seen.spare = record.spare;
-  seen.created_generation = record.created_generation;
-  seen.member = record.member;
-  seen.terminating = record.terminating();
-  seen.node_state = NodeState::kReady;
-  seen.created_at = record.created_at;
-  seen.exit = record.exit;
-  seen.phase = PodPhase::kRunning;
-  if (!record.exit) seen.started_at = record.created_at;
-  if (record.exit) {
-    seen.phase = record.exit->exit_code == 0 ? PodPhase::kSucceeded : PodPhase::kFailed;
-  }
-  seen.ready = !record.exit && !seen.terminating;
-  return seen;
-}
-
 Result<Observed> LocalCluster::Impl::observe(const JobKey& key) {
   if (key != key_) {
     return Error{ErrorCode::kNotFound, "no TrainingJob " + key.name + " in " +
@@ -233,7 +210,7 @@ Result<Observed> LocalCluster::Impl::observe(const JobKey& key) {
   const std::lock_guard lock(mutex_);
   const api::Container* const trainer = api::trainer_of(observed.spec);
   for (const auto& [name, pod] : pods_) {
-    ObservedPod& seen = observed.pods.emplace_back(view_of(pod));
+    ObservedPod& seen = observed.pods.emplace_back(view_of(pod.record));
     // Agents do not know under which name their container stands in the template.
     if (seen.exit && trainer != nullptr) seen.exit->container = trainer->name;
   }

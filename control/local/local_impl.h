@@ -21,6 +21,12 @@
 /// in local_pods.cc.
 namespace trainyard::control::local {
 
+/// The pods below `pods_dir`, of a run that this process has locked. `clock` outlives it. Errors of
+/// its calls: kIo, kInvalidData.
+OldPods old_pods_of(const std::filesystem::path& pods_dir, const Clock& clock);
+
+ObservedPod view_of(const PodRecord& record);
+
 /// The state and the thread behind LocalCluster.
 class LocalCluster::Impl {
  public:
@@ -64,7 +70,6 @@ class LocalCluster::Impl {
                                                     const std::string& pod_uid) const;
   Result<Pod> start(const PodSpec& spec, const std::string& pod_uid);
   Result<Pod*> find(const PodRef& ref);
-  ObservedPod view_of(const Pod& pod) const;
   static void ask_to_end(const Pod& pod);
   void note_end(Pod& pod);
   bool never_began(const Pod& pod) const;

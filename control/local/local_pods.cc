@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <optional>
 #include <poll.h>
@@ -10,6 +11,7 @@
 #include "control/local/local_impl.h"
 #include "control/local/pod_exit.h"
 #include "control/local/references.h"
+#include "control/plan.h"
 
 namespace trainyard::control::local {
 namespace {
@@ -19,6 +21,9 @@ constexpr size_t kKeptLogFolders = 20;
 /// Made by a pod's launcher as the supervisor begins.
 constexpr char kStartedFile[] = "started";
 constexpr int64_t kTailBytes = 1024;
+constexpr char kNodeName[] = "local";
+/// How long killed pods of a spec that is no more are waited for.
+constexpr std::chrono::seconds kKillPatience{5};
 /// The watcher looks at its list again at least this often.
 constexpr std::chrono::seconds kLongestPoll{60};
 /// After SIGKILL the kernel may take this long to let go (a process in a system call).
@@ -79,6 +84,103 @@ std::map<std::string, std::string> single_rank_of(const PodSpec& spec) {
 
 }  // namespace
 
+ObservedPod view_of(const PodRecord& record) {
+  ObservedPod seen;
+  seen.name = record.name;
+  seen.uid = record.uid;
+  seen.node = kNodeName;
+  seen.node_index = record.node_index;
+  seen.spare = record.spare;
+  seen.created_generation = record.created_generation;
+  seen.member = record.member;
+  seen.terminating = record.terminating();
+  seen.node_state = NodeState::kReady;
+  seen.created_at = record.created_at;
+  seen.exit = record.exit;
+  seen.phase = PodPhase::kRunning;
+  if (!record.exit) seen.started_at = record.created_at;
+  if (record.exit) {
+    seen.phase = record.exit->exit_code == 0 ? PodPhase::kSucceeded : PodPhase::kFailed;
+  }
+  seen.ready = !record.exit && !seen.terminating;
+  return seen;
+}
+
+// ---- Pods of a spec that is no more
+// --------------------------------------------------------------
+
+namespace {
+
+/// Records of pods as they have ended; what lives of them is killed first, and waited for.
+Result<std::vector<PodRecord>> end_all(const std::filesystem::path& pods_dir, const Clock& clock) {
+  TRAINYARD_ASSIGN(std::vector<PodRecord> records, read_pod_records(pods_dir));
+  for (const PodRecord& record : records) {
+    if (!record.exit) kill_session(record.process);
+  }
+  const auto deadline = std::chrono::steady_clock::now() + kKillPatience;
+  for (PodRecord& record : records) {
+    if (record.exit) continue;
+    const Result<UniqueFd> pidfd = open_process(record.process);
+    if (!pidfd && pidfd.error().code != ErrorCode::kNotFound) return pidfd.error();
+    if (pidfd) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(
+          std::max<Duration>(deadline - std::chrono::steady_clock::now(), Duration::zero()));
+      pollfd entry{pidfd->get(), POLLIN, 0};
+      ::poll(&entry, 1, static_cast<int>(left.count()));
+    }
+    record.exit =
+        read_pod_exit(pods_dir / record.name, record.uid).value_or(lost_exit(record, clock.now()));
+    if (!record.exit->finished_at) record.exit->finished_at = clock.now();
+  }
+  return records;
+}
+
+Result<api::TrainingJobStatus> stop_job(const std::filesystem::path& pods_dir,
+                                        const api::TrainingJob& job, const Clock& clock) {
+  TRAINYARD_ASSIGN(const std::vector<PodRecord> records, end_all(pods_dir, clock));
+  Observed observed;
+  observed.key = {job.metadata.namespace_name, job.metadata.name};
+  observed.metadata = job.metadata;
+  observed.spec = job.spec;
+  observed.status = job.status;
+  observed.requested_stop = true;
+  for (const PodRecord& record : records) {
+    if (record.job_uid == job.metadata.uid && !record.terminating())
+      observed.pods.push_back(view_of(record));
+  }
+  constexpr int kPlansMax = 4;  // the decision, then the end
+  for (int plans = 0; plans < kPlansMax; ++plans) {
+    Plan next = plan(observed, clock.now());
+    std::optional<api::TrainingJobStatus>& status = next.intent ? next.intent : next.outcome;
+    if (!status) break;
+    observed.status = *std::move(status);
+  }
+  return observed.status;
+}
+
+Status forget_all(const std::filesystem::path& pods_dir, const Clock& clock) {
+  TRAINYARD_ASSIGN(std::vector<PodRecord> records, read_pod_records(pods_dir));
+  for (PodRecord& record : records) {
+    const Result<UniqueFd> pidfd =
+        record.exit ? Error{ErrorCode::kNotFound, ""} : open_process(record.process);
+    if (!pidfd && pidfd.error().code != ErrorCode::kNotFound) return pidfd.error();
+    const bool lives = pidfd.has_value();
+    record.kill_at = clock.now();
+    TRAINYARD_TRY(lives ? write_pod_record(pods_dir / record.name, record)
+                        : remove_pod_record(pods_dir / record.name));
+    if (lives) kill_session(record.process);
+  }
+  return {};
+}
+
+}  // namespace
+
+OldPods old_pods_of(const std::filesystem::path& pods_dir, const Clock& clock) {
+  return {.stop = [pods_dir,
+                   &clock](const api::TrainingJob& job) { return stop_job(pods_dir, job, clock); },
+          .forget = [pods_dir, &clock] { return forget_all(pods_dir, clock); }};
+}
+
 // ---- Adoption ----------------------------------------------------------------------------------
 
 Status LocalCluster::Impl::adopt() {
@@ -95,10 +197,7 @@ Status LocalCluster::Impl::adopt() {
 
 Status LocalCluster::Impl::adopt_one(PodRecord record) {
   const bool of_deleted_job = record.job_uid != job_uid_;
-  // Pods of a deleted job end; so do those of a spec that is no more, which is a restart under the
-  // new one.
-  const bool misfit = of_deleted_job || store_.replaced_running_spec();
-  if (misfit && !record.exit) kill_session(record.process);
+  if (of_deleted_job && !record.exit) kill_session(record.process);
   if (of_deleted_job || (record.exit && record.terminating())) return forget(record.name);
 
   Pod pod{std::move(record), {}};
@@ -107,6 +206,9 @@ Status LocalCluster::Impl::adopt_one(PodRecord record) {
     if (!pidfd && pidfd.error().code != ErrorCode::kNotFound) return std::move(pidfd).error();
     if (pidfd) {
       pod.pidfd = *std::move(pidfd);
+      // One that nobody has reaped yet.
+      pollfd entry{pod.pidfd.get(), POLLIN, 0};
+      if (::poll(&entry, 1, 0) > 0 && !never_began(pod)) note_end(pod);
     } else if (never_began(pod)) {
       return forget(pod.record.name);
     } else {

@@ -41,6 +41,9 @@ trainyard_test(run_views_test TIER unit
           ${CMAKE_CURRENT_LIST_DIR}/run/views_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/run/warning_filter_test.cc
   DEPS cli_run nlohmann_json::nlohmann_json)
+trainyard_test(left_facts_test TIER unit
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/run/left_facts_test.cc
+  DEPS control_local_test_support cli_run)
 # NVIDIA's management library without GPUs, and two that lack functions.
 foreach(name fake bare old)
   add_library(trainyard-${name}-nvml SHARED ${CMAKE_CURRENT_LIST_DIR}/../support/fake_nvml.cc)

@@ -1,7 +1,9 @@
 // A finished run goes on: in its own directory with more steps, or as another job that starts from
 // one of its checkpoints; with real ranks.
+#include <csignal>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -72,8 +74,10 @@ spec:
 )" + wanted.end;
   }
 
-  /// The exit status of a run in the directory `run` of the folder; its output in RUN.out.
-  int train(const std::string& run, const Wanted& wanted) {
+  using ChildProcess = testing_support::ChildProcess;
+
+  std::unique_ptr<ChildProcess> begin(const std::string& run, const Wanted& wanted,
+                                      const std::vector<std::string>& options = {}) {
     write("job.yaml", manifest(wanted));
     ChildProcess::Spec spec;
     spec.argv = {program_path("trainyard"),
@@ -83,10 +87,42 @@ spec:
                  dir(run),
                  "-o",
                  "json"};
+    spec.argv.insert(spec.argv.end(), options.begin(), options.end());
     spec.environment = environment({{"TRAINYARD_WORKER", program_path("trainyard-worker")}});
     spec.output = folder() / (run + ".out");
     spec.errors = folder() / (run + ".err");
-    return ChildProcess(spec).wait(kDeadline).value_or(testing_support::ChildEnd{}).exit_code;
+    return std::make_unique<ChildProcess>(spec);
+  }
+  /// The exit status of a run in the directory `run` of the folder; its output in RUN.out.
+  int train(const std::string& run, const Wanted& wanted,
+            const std::vector<std::string>& options = {}) {
+    return begin(run, wanted, options)
+        ->wait(kDeadline)
+        .value_or(testing_support::ChildEnd{})
+        .exit_code;
+  }
+  /// Trains to the end, though `trainyard run` is killed on the way.
+  void train_unwatched(const std::string& run, const Wanted& wanted) {
+    const auto any_checkpoint = [&] {
+      std::error_code none;
+      for (const auto& entry : fs::directory_iterator(folder() / run / "pvc/ckpt/tiny", none)) {
+        if (entry.path().filename().string().find("-step-") != std::string::npos) return true;
+      }
+      return false;
+    };
+    constexpr int kTries = 5;
+    for (int tries = 0; tries < kTries; ++tries) {
+      fs::remove_all(folder() / run);
+      const auto child = begin(run, wanted);
+      ASSERT_TRUE(wait_until(any_checkpoint)) << err(run);
+      child->signal(SIGKILL);
+      ASSERT_TRUE(child->wait(kDeadline));
+      ASSERT_TRUE(wait_until([&] { return running().empty(); }));
+      fs::remove_all(folder() / run / "control");
+      const bool was_watched = status_of(run).value("phase", "") == "Complete";
+      if (!was_watched && checkpoint_of(run, wanted.steps) != "none") return;
+    }
+    FAIL() << "killed too late, or too early for its ranks to come to the end, each time";
   }
 
   std::string dir(const std::string& run) const { return (folder() / run).string(); }
@@ -97,6 +133,9 @@ spec:
     const std::string text = out(run);
     const size_t at = text.find("{\"type\":\"summary\"");
     return at == std::string::npos ? Json::object() : Json::parse(text.substr(at), nullptr, false);
+  }
+  Json status_of(const std::string& run) const {
+    return Json::parse(content_of(folder() / run / "status.json"))["status"];
   }
   std::string hash_of(const std::string& run) const {
     return summary_of(run).value("stateHash", "none of " + run);
@@ -115,8 +154,6 @@ spec:
   std::string start_from(const std::string& checkpoint, const std::string& what) const {
     return "    startFrom: {checkpoint: " + checkpoint + ", what: " + what + "}\n";
   }
-
-  using ChildProcess = testing_support::ChildProcess;
 };
 
 TEST_F(FurtherTest, ARunMadeLongerIsTheLongerRun) {
@@ -136,6 +173,51 @@ TEST_F(FurtherTest, ARunMadeLongerIsTheLongerRun) {
   EXPECT_EQ(train("run", {.steps = 30}), 64);
   EXPECT_THAT(err("run"), HasSubstr("raise engine.steps above 44 to train it further"));
   EXPECT_EQ(content_of(folder() / "run/status.json"), before);
+  expect_nothing_left();
+}
+
+TEST_F(FurtherTest, ARunThatEndedUnwatchedIsWhatItWasStartedFor) {
+  const Wanted was = {.steps = 120, .horizon = 240};
+  ASSERT_NO_FATAL_FAILURE(train_unwatched("run", was));
+  for (const char* copy : {"again", "longer", "shorter", "wider"})
+    fs::copy(folder() / "run", folder() / copy, fs::copy_options::recursive);
+
+  ASSERT_EQ(train("run", was), 0) << err("run");
+  const Json status = status_of("run");
+  EXPECT_EQ(summary_of("run").value("step", 0), 120);
+  EXPECT_EQ(summary_of("run").value("checkpointStep", 0), 120);
+  EXPECT_EQ(status["checkpoint"]["lastStep"], 120) << status.dump(1);
+  EXPECT_EQ(status["progress"]["step"], 120) << status.dump(1);
+  EXPECT_EQ(status["progress"].value("phase", ""), "Done");
+  EXPECT_EQ(std::stod(status["progress"].value("loss", "0")),
+            summary_of("run").value("finalLoss", -1.0));
+  EXPECT_TRUE(fs::exists(folder() / "run/result.json"));
+  const Json live = Json::parse(content_of(folder() / "run/live.json"));
+  EXPECT_EQ(live.value("step", 0), 120);
+  EXPECT_EQ(live.value("checkpointStep", 0), 120) << live.dump(1);
+  EXPECT_TRUE(live.value("over", false));
+
+  ASSERT_EQ(train("again", was, {"--retry"}), 0) << err("again");
+  EXPECT_EQ(hash_of("again"), hash_of("run"));
+  EXPECT_EQ(status_of("again")["checkpoint"]["lastStep"], 120);
+  EXPECT_EQ(Json::parse(content_of(folder() / "again/live.json")).value("step", 0), 120);
+
+  EXPECT_EQ(train("shorter", {.steps = 80, .horizon = 240}), 64);
+  EXPECT_THAT(err("shorter"), HasSubstr("raise engine.steps above 120 to train it further"));
+  EXPECT_EQ(train("wider", {.steps = 120, .horizon = 240, .ranks = 1}), 64);
+  EXPECT_THAT(err("wider"), HasSubstr("holds a finished run of another manifest"));
+
+  ASSERT_EQ(train("whole", {.steps = 160, .horizon = 240}), 0) << err("whole");
+  ASSERT_EQ(train("longer", {.steps = 160, .horizon = 240}), 0) << err("longer");
+  EXPECT_THAT(out("longer"), HasSubstr("this run was complete; training it further"));
+  ASSERT_EQ(train("wider", {.steps = 160, .horizon = 240, .shard = 3, .ranks = 3}), 0)
+      << err("wider");
+  for (const char* run : {"longer", "wider"}) {
+    EXPECT_EQ(hash_of(run), hash_of("whole")) << run;
+    EXPECT_EQ(summary_of(run).value("step", 0), 160) << run;
+    EXPECT_EQ(status_of(run)["checkpoint"]["lastStep"], 160) << run;
+    EXPECT_EQ(summary_of(run).value("restarts", -1), 0) << run;
+  }
   expect_nothing_left();
 }
 

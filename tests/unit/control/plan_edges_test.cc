@@ -159,6 +159,39 @@ TEST(PlanEdgeTest, AnEngineThatHasStoppedEarlyHasDoneTheStepsThatItDid) {
             "g1-step-0000000200");
 }
 
+// A look after the end: no rank tells anything any more, and status has what was told long before.
+TEST(PlanEdgeTest, TheProgressOfACompleteJobIsThatOfItsEnd) {
+  Observed observed = running();
+  observed.spec.engine.emplace().steps = 1000;
+  observed.status.progress.emplace();
+  *observed.status.progress = {.step = 290, .total_steps = 700, .percentage = 41, .eta_s = 30};
+  observed.status.progress->loss = 3.5;
+  observed.status.progress->phase = "Training";
+  observed.pods[0].phase = PodPhase::kSucceeded;
+  observed.pods[0].exit.emplace();
+  observed.facts.hosted = true;
+  observed.facts.generation = observed.status.membership.generation;
+  observed.facts.result = contract::RunResult{"beef", 1000, 1.25, 2.0};
+  observed.facts.checkpoint = CheckpointFact{.step = 1000, .at = kNow};
+  const Plan told = plan(observed, kNow);
+  ASSERT_TRUE(told.intent && is_true(*told.intent, ConditionType::kComplete));
+  EXPECT_EQ(told.intent->progress->step, 1000);
+  EXPECT_EQ(told.intent->progress->total_steps, 1000);
+  EXPECT_EQ(told.intent->progress->eta_s, 0);
+  EXPECT_EQ(told.intent->progress->loss, 1.25);
+  EXPECT_EQ(told.intent->progress->phase, "Done");
+  EXPECT_EQ(told.intent->checkpoint->last_step, 1000);
+  observed.status.progress.reset();
+  EXPECT_EQ(plan(observed, kNow).intent->progress->step, 1000);
+  // Without a result nobody knows whether it stopped early; its last checkpoint does.
+  observed.status.progress.emplace().total_steps = 1000;
+  observed.facts.result.reset();
+  observed.facts.checkpoint->step = 300;
+  EXPECT_EQ(plan(observed, kNow).intent->progress->step, 1000);
+  observed.spec.engine->evaluation.early_stop_patience = 2;
+  EXPECT_EQ(plan(observed, kNow).intent->progress->step, 300);
+}
+
 TEST(PlanEdgeTest, AFailedEngineKeepsTheProgressThatItMade) {
   auto manifest = make_job(2);
   manifest.spec.engine.emplace();

@@ -156,9 +156,47 @@ TEST(LiveViewTest, ARunThatIsOnlyLookedAtAgainLeavesTheFileAlone) {
   const testing_support::TemporaryDirectory folder;
   std::vector<Notice> notices;
   const auto view = make_live_view(std::make_unique<KeepingView>(notices), folder.path());
+  LiveState last;
+  last.over = true;
+  last.step = 9;
+  last.loss = 2.5;
+  last.activity = "complete";
+  ASSERT_TRUE(write_live(folder.path(), last));
   view->begin({});
-  view->end({});
-  EXPECT_FALSE(std::filesystem::exists(folder.path() / kLiveFile));
+  view->end({.step = 9, .final_loss = 3});
+  EXPECT_EQ(read_live(folder.path())->loss, 2.5);
+  const auto further = make_live_view(std::make_unique<KeepingView>(notices), folder.path());
+  further->begin({});
+  further->end({.step = 12});
+  EXPECT_EQ(read_live(folder.path())->step, 12) << "it was that of a shorter run";
+}
+
+TEST(LiveViewTest, ARunThatEndedUnwatchedIsBroughtToItsEnd) {
+  const testing_support::TemporaryDirectory folder;
+  std::vector<Notice> notices;
+  for (const bool was_shown : {false, true}) {
+    LiveState last;
+    last.job_name = "tiny";
+    last.step = 3;
+    last.total_steps = 5;
+    last.loss = 2.5;
+    last.checkpoint_step = 2;
+    if (was_shown) {
+      ASSERT_TRUE(write_live(folder.path(), last));
+    }
+    const auto view = make_live_view(std::make_unique<KeepingView>(notices), folder.path());
+    view->begin({.job_name = "tiny", .ranks = 2, .generation = 4});
+    view->end({.step = 9, .total_steps = 9, .checkpoint_step = 8});
+    const auto state = read_live(folder.path());
+    ASSERT_TRUE(state) << state.error().message;
+    EXPECT_TRUE(state->over);
+    EXPECT_EQ(state->job_name, "tiny");
+    EXPECT_EQ(state->step, 9);
+    EXPECT_EQ(state->total_steps, 9);
+    EXPECT_EQ(state->checkpoint_step, 8);
+    EXPECT_EQ(state->loss, was_shown ? std::optional(2.5) : std::nullopt) << "no news of it";
+  }
+  EXPECT_TRUE(notices.empty());
 }
 
 TEST(LiveViewTest, AFileThatCannotBeWrittenIsToldOnce) {

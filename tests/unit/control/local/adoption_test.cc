@@ -198,6 +198,77 @@ TEST_F(AdoptionTest, WhatMayChangeAtAnyTimeEndsNoPod) {
       << "a spec that is no more";
 }
 
+TEST_F(AdoptionTest, AnEndCountsForTheSpecThatThePodWasStartedWith) {
+  auto options = engine_options(run_dir(), clock_);
+  options.pod_command = {"/bin/sh", "-c", "exit 0"};
+  cluster_ = *LocalCluster::open(options);
+  const PodRef ref = create(0);
+  EXPECT_EQ(ended(ref).exit->exit_code, 0);
+  auto job = cluster_->observe(cluster_->key());
+  job->status.membership.generation = 1;
+  job->status.completed_indexes = "0";
+  ASSERT_TRUE(cluster_->put_status(cluster_->key(), cluster_->job_uid(), job->status,
+                                   job->metadata.resource_version));
+  cluster_.reset();
+  cluster_ = *LocalCluster::open(options);
+  EXPECT_EQ(look(ref)->exit->exit_code, 0) << "the same spec";
+  cluster_.reset();
+  const std::filesystem::path result = run_dir() / "pods" / ref.name / "result.json";
+  std::ofstream(result) << "{}";
+  options.job.spec.engine->steps = 11;
+  // The files of the new spec cannot be written, as in a crash before them.
+  std::filesystem::remove(run_dir() / "checkpoint-policy.json");
+  std::filesystem::create_directories(run_dir() / "checkpoint-policy.json" / "in-the-way");
+  EXPECT_FALSE(LocalCluster::open(options).has_value());
+  std::filesystem::remove_all(run_dir() / "checkpoint-policy.json");
+  for (int times = 0; times < 2; ++times) {
+    cluster_ = *LocalCluster::open(options);
+    job = cluster_->observe(cluster_->key());
+    EXPECT_TRUE(job->pods.empty());
+    EXPECT_TRUE(is_true(job->status, api::ConditionType::kSuspended)) << "as one that was stopped";
+    EXPECT_EQ(job->status.completed_indexes, "");
+    EXPECT_EQ(job->status.restarts.total, 0);
+    EXPECT_FALSE(std::filesystem::exists(result));
+    cluster_.reset();
+  }
+}
+
+TEST_F(AdoptionTest, AnotherSpecStopsTheJobAndIsNoRestart) {
+  auto options = engine_options(run_dir(), clock_);
+  const auto run_until = [&](const std::function<bool(const Observed&)>& holds) {
+    Reconciler reconciler({.cluster = cluster_.get(), .clock = &clock_});
+    cluster_->set_listener([&](const JobKey& key) { reconciler.wake(key); });
+    reconciler.wake(cluster_->key());
+    const bool held = wait_until([&] {
+      reconciler.run_next();
+      return holds(*cluster_->observe(cluster_->key()));
+    });
+    cluster_->set_listener({});
+    return held;
+  };
+  cluster_ = *LocalCluster::open(options);
+  ASSERT_TRUE(run_until([](const Observed& now) { return now.pods.size() == 2; }));
+  auto before = cluster_->observe(cluster_->key());
+  before->status.progress.emplace().step = 7;
+  before->status.attempts.back().start_step = 0;
+  ASSERT_TRUE(cluster_->put_status(cluster_->key(), cluster_->job_uid(), before->status,
+                                   before->metadata.resource_version));
+  cluster_.reset();
+  options.job.spec.engine->steps = 11;
+  cluster_ = *LocalCluster::open(options);
+  const auto stopped = cluster_->observe(cluster_->key());
+  EXPECT_TRUE(stopped->pods.empty()) << "they are waited for";
+  EXPECT_TRUE(is_true(stopped->status, api::ConditionType::kSuspended));
+  ASSERT_EQ(stopped->status.attempts.size(), 1u);
+  EXPECT_EQ(stopped->status.attempts[0].reason, api::reason::kSuspended);
+  EXPECT_EQ(stopped->status.attempts[0].end_step, 7);
+  ASSERT_TRUE(run_until([](const Observed& now) { return now.pods.size() == 2; }));
+  const auto after = cluster_->observe(cluster_->key());
+  EXPECT_EQ(after->status.membership.generation, 2);
+  EXPECT_EQ(after->status.restarts.total, 0);
+  EXPECT_FALSE(is_true(after->status, api::ConditionType::kSuspended));
+}
+
 TEST_F(AdoptionTest, APidThatCameToAnotherProcessIsNotAdopted) {
   open("exit 0");
   const PodRecord record = leave_record_of_another_process();

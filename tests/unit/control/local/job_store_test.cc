@@ -187,6 +187,20 @@ TEST_F(MovedJobTest, AFolderThatIsMovedOrCopiedWithItsRunIsTheSameJob) {
   EXPECT_EQ(generation_of(**copied), 1);
 }
 
+TEST_F(MovedJobTest, AMovedRunThatIsCompleteStaysSo) {
+  write_model(place("first/base"), "weights");
+  cluster_ = *open_in(place("first"));
+  complete_the_run();
+  std::ofstream(place("first/run/result.json")) << "{}";
+  std::filesystem::rename(place("first"), place("second"));
+  cluster_ = *open_in(place("second"));
+  EXPECT_EQ(cluster_->taken_up(), TakenUp::kNo);
+  const auto job = cluster_->observe(cluster_->key());
+  EXPECT_TRUE(is_true(job->status, api::ConditionType::kComplete));
+  EXPECT_FALSE(is_true(job->status, api::ConditionType::kSuspended));
+  EXPECT_TRUE(std::filesystem::exists(place("second/run/result.json")));
+}
+
 TEST_F(MovedJobTest, AnImportIsComparedByItsContent) {
   write_model(place("at/base"), "weights");
   ASSERT_TRUE(open_in(place("at")));
