@@ -204,8 +204,10 @@ TEST(StateReplicasTest, ARankWithoutAStateKeepsTheRoundIncomplete) {
 
 TEST(StateReplicasTest, ARoundThatGoesOnEndsWithItsRank) {
   std::latch gone(1);
-  run_nodes(2, [&gone](Communicator& world, Node& node) {
+  std::latch went(2);  // a rank that leaves takes the other's barrier along
+  run_nodes(2, [&](Communicator& world, Node& node) {
     node.go_round(5);
+    went.arrive_and_wait();
     node.keep(6);
     if (world.rank() == 0) {
       node.replicas->begin_round(true);
