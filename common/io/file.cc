@@ -1,11 +1,16 @@
 #include "common/io/file.h"
 
 #include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <csignal>
 #include <cstring>
 #include <fcntl.h>
+#include <functional>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <thread>
 
 #include "common/io/input.h"
 
@@ -139,6 +144,30 @@ MappedFile::~MappedFile() {
 
 namespace {
 
+/// How long a process that has just been begun may take to run its program.
+constexpr std::chrono::seconds kStartTime{2};
+
+/// Whether a process of this number is written down and there is none. It may have left the lock to
+/// a process that it had just begun, which lets go of it when it runs its program.
+bool is_gone(const std::string& holder) {
+  pid_t pid = 0;
+  std::from_chars(holder.data(), holder.data() + holder.size(), pid);
+  return pid > 0 && ::kill(pid, 0) != 0 && errno == ESRCH;
+}
+
+/// flock(LOCK_EX), which waits for nobody who runs; whether it is locked. errno says why not.
+bool lock(int fd, const std::function<std::string()>& holder) {
+  const auto give_up = std::chrono::steady_clock::now() + kStartTime;
+  while (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return false;
+    const bool waits = is_gone(holder()) && std::chrono::steady_clock::now() < give_up;
+    errno = EWOULDBLOCK;
+    if (!waits) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return true;
+}
+
 Error held_by_another(const std::filesystem::path& path, const std::string& holder) {
   return {ErrorCode::kConflict, path.string() + ": locked by " +
                                     (holder.empty() ? "another process" : "process " + holder) +
@@ -157,11 +186,13 @@ bool is_same_file(int fd, const std::filesystem::path& path) {
 Result<FileLock> FileLock::acquire(const std::filesystem::path& path) {
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666));
   if (!fd.valid()) return open_error(path, errno);
-  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+  const auto holder = [&] {
+    char pid[32] = {};
+    return std::string(::pread(fd.get(), pid, sizeof pid - 1, 0) > 0 ? pid : "");
+  };
+  if (!lock(fd.get(), holder)) {
     if (errno != EWOULDBLOCK) return io_error("lock " + path.string(), errno);
-    char holder[32] = {};
-    const ssize_t n = ::pread(fd.get(), holder, sizeof holder - 1, 0);
-    return held_by_another(path, n > 0 ? holder : "");
+    return held_by_another(path, holder());
   }
   const std::string pid = std::to_string(::getpid());
   if (::ftruncate(fd.get(), 0) != 0 ||
@@ -179,10 +210,9 @@ Result<DirectoryLock> DirectoryLock::acquire(const std::filesystem::path& direct
   constexpr int64_t kMaxPidBytes = 32;
   UniqueFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd.valid()) return open_error(directory, errno);
-  const bool keeps_alone = ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0;
-  if (!keeps_alone && errno == EWOULDBLOCK) {
-    return held_by_another(directory, read_file(directory / kFile, kMaxPidBytes).value_or(""));
-  }
+  const auto holder = [&] { return read_file(directory / kFile, kMaxPidBytes).value_or(""); };
+  const bool keeps_alone = lock(fd.get(), holder);
+  if (!keeps_alone && errno == EWOULDBLOCK) return held_by_another(directory, holder());
   TRAINYARD_ASSIGN(FileLock file, FileLock::acquire(directory / kFile));
   return DirectoryLock(std::move(fd), std::move(file), keeps_alone);
 }
