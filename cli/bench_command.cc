@@ -1,6 +1,8 @@
+#include <cmath>
 #include <cstdio>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -58,7 +60,7 @@ std::vector<std::string> names_of_ops() {
 }
 
 std::string ratio(const std::optional<double>& value) {
-  if (!value) return "-";
+  if (!value || !std::isfinite(*value)) return "-";
   char text[32];
   std::snprintf(text, sizeof text, "%.2f", *value);
   return text;
@@ -87,14 +89,6 @@ void print_row(const bench::CommBenchRow& row, std::ostream& out) {
   out << line;
   if (!row.send_buffer.empty()) out << "  send buffer: " << row.send_buffer;
   out << "\n" << std::flush;
-}
-
-void write_ratio(text::JsonWriter& json, const char* key, const std::optional<double>& value) {
-  json.key(key);
-  if (value)
-    json.number(*value);
-  else
-    json.null();
 }
 
 void write_row(text::JsonWriter& json, const bench::CommBenchRow& row) {
@@ -136,8 +130,10 @@ void write_row(text::JsonWriter& json, const bench::CommBenchRow& row) {
     json.integer(row.wrong);
   else
     json.null();
-  write_ratio(json, "rawOverThis", row.raw_over_this);
-  write_ratio(json, "glooOverThis", row.gloo_over_this);
+  json.key("rawOverThis");
+  json.number(row.raw_over_this);
+  json.key("glooOverThis");
+  json.number(row.gloo_over_this);
   if (!row.send_buffer.empty()) {
     json.key("sendBuffer");
     json.string(row.send_buffer);

@@ -11,6 +11,7 @@
 #include "cli/commands.h"
 #include "cli/registry.h"
 #include "common/text/json_writer.h"
+#include "common/text/quantity.h"
 #include "common/worker_contract.h"
 #include "worker/checkpoint/state_hash.h"
 #include "worker/checkpoint/store.h"
@@ -247,7 +248,7 @@ void print_manifest(const ckpt::CheckpointReader& reader, const std::string& has
   if (manifest.previous) line("previous", ckpt::directory_name(manifest.previous->id));
   line("step", std::to_string(manifest.step));
   line("samples consumed", std::to_string(manifest.samples_consumed));
-  line("written by", std::to_string(manifest.shards.size()) + " ranks, " +
+  line("written by", text::counted(std::ssize(manifest.shards), "rank") + ", " +
                          std::to_string(bytes_of(manifest)) + " bytes");
   for (const auto& [name, scalar] : manifest.scalars)
     line(name, scalar_text(scalar));

@@ -106,11 +106,7 @@ void print_comparison(const ckpt::CheckpointReader& a, const ckpt::CheckpointRea
 void write_tensor(const ckpt::TensorComparison& tensor, text::JsonWriter& json) {
   const auto number = [&](const char* name, const std::optional<double>& value) {
     json.key(name);
-    if (value) {
-      json.number(*value);
-    } else {
-      json.null();
-    }
+    json.number(value);
   };
   json.begin_object();
   json.key("name");

@@ -20,6 +20,7 @@
 #include "cli/registry.h"
 #include "common/base/clock.h"
 #include "common/text/json_writer.h"
+#include "common/text/quantity.h"
 #include "worker/data/dataset.h"
 #include "worker/data/dataset_manifest.h"
 #include "worker/data/prepare.h"
@@ -158,9 +159,9 @@ Status run_prepare(const PrepareArguments& arguments, CommandContext& context) {
     context.out << arguments.out << ": unchanged, prepared from the same files and options\n";
   } else {
     context.out << arguments.out << ": " << with_commas(bytes) << " bytes of text in "
-                << outcome->manifest.recipe.sources.size() << " files, tokenizer "
-                << outcome->manifest.recipe.tokenizer << ", " << fixed(seconds, 1) << " s, "
-                << fixed(rate, 1) << " MB/s\n";
+                << text::counted(std::ssize(outcome->manifest.recipe.sources), "file")
+                << ", tokenizer " << outcome->manifest.recipe.tokenizer << ", " << fixed(seconds, 1)
+                << " s, " << fixed(rate, 1) << " MB/s\n";
   }
   print_notes(*outcome, context.out);
   print_splits(outcome->manifest, context.out);
@@ -191,7 +192,7 @@ void show_set(const std::string& path, const data::TokenSet& set, std::ostream& 
   line("vocabulary", with_commas(set.vocabulary()));
   line("tokens", with_commas(set.tokens()));
   line("documents", with_commas(set.documents()));
-  line("text bytes", with_commas(set.text_bytes()));
+  line("text bytes", set.text_bytes() ? with_commas(*set.text_bytes()) : "not known");
   line("identity", to_hex(set.identity()));
   for (const data::TokenFile& file : set.files()) {
     out << "  " << printable(file.path().filename().string()) << "  "
@@ -217,7 +218,8 @@ std::string set_as_json(const std::string& path, const data::TokenSet& set) {
   integer("vocabulary", set.vocabulary());
   integer("tokens", set.tokens());
   integer("documents", set.documents());
-  integer("textBytes", set.text_bytes());
+  json.key("textBytes");
+  set.text_bytes() ? json.integer(*set.text_bytes()) : json.null();
   integer("shards", static_cast<int64_t>(set.files().size()));
   string("identity", to_hex(set.identity()));
   json.end_object();
@@ -236,7 +238,7 @@ Status run_show(const PathArguments& arguments, CommandContext& context) {
     context.out << "data set          " << arguments.path << "\ntokenizer         "
                 << printable(recipe.tokenizer) << ", vocabulary " << with_commas(recipe.vocabulary)
                 << ", hash " << recipe.tokenizer_hash << "\nsources           "
-                << recipe.sources.size() << " files\n";
+                << text::counted(std::ssize(recipe.sources), "file") << "\n";
     if (manifest.left_out) print_groups("warning: ", *manifest.left_out, context.out);
     print_groups("skipped: ", manifest.passed_over, context.out);
     print_splits(manifest, context.out);

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "cli/commands.h"
 #include "cli/registry.h"
 #include "cli/trained_model.h"
@@ -39,7 +41,7 @@ struct Options {
 struct Score {
   std::string set;
   double loss = 0;  ///< nats a token
-  double bits_per_byte = 0;
+  std::optional<double> bits_per_byte;
   int64_t windows = 0;
   int64_t tokens = 0;
 };
@@ -90,11 +92,13 @@ Result<Score> evaluate_set(const NamedModel& named, const std::string& path, con
                      ": found a loss that is not finite, wanted a number of nats per token; the "
                      "model has diverged: name an older checkpoint (trainyard ckpt ls)"};
   }
-  const double tokens_per_byte =
-      static_cast<double>(tokens.tokens()) / static_cast<double>(tokens.text_bytes());
+  if (!tokens.text_bytes()) {
+    err << printable(path) << ": bits per byte are not known, as not all shards say how many bytes "
+        << "of text their tokens stand for\n";
+  }
   return Score{.set = path,
                .loss = loss,
-               .bits_per_byte = loss / std::log(2.0) * tokens_per_byte,
+               .bits_per_byte = tokens.bits_per_byte(loss),
                .windows = loader.windows(),
                .tokens = loader.windows() * length};
 }
@@ -125,6 +129,13 @@ void print_json(const std::vector<Score>& scores, std::optional<int64_t> step, s
   out << json.take() << "\n";
 }
 
+/// Of a model that has diverged it can be beyond any double.
+std::string perplexity_of(double loss) {
+  const double perplexity = std::exp(loss);
+  if (!std::isfinite(perplexity)) return "above 1e308";
+  return perplexity < 1e9 ? fmt::format("{:.2f}", perplexity) : fmt::format("{:.2e}", perplexity);
+}
+
 Status evaluate(const Options& options, CommandContext& context) {
   checkpoint::PosixFileSystem files;
   TRAINYARD_ASSIGN(const NamedModel named,
@@ -138,13 +149,13 @@ Status evaluate(const Options& options, CommandContext& context) {
     print_json(scores, named.step, context.out);
     return {};
   }
-  char line[160];
   for (const Score& score : scores) {
-    std::snprintf(line, sizeof line,
-                  "loss %.4f nats/token, %.4f bits/byte, perplexity %.2f, %lld windows  ",
-                  score.loss, score.bits_per_byte, std::exp(score.loss),
-                  static_cast<long long>(score.windows));
-    context.out << line << printable(score.set) << "\n";
+    const std::string bits = score.bits_per_byte
+                                 ? fmt::format("{:.4f} bits/byte", *score.bits_per_byte)
+                                 : "bits/byte not known";
+    context.out << fmt::format("loss {:.4f} nats/token, {}, perplexity {}, {} windows  ",
+                               score.loss, bits, perplexity_of(score.loss), score.windows)
+                << printable(score.set) << "\n";
   }
   return {};
 }

@@ -7,6 +7,7 @@
 #include "cli/plan_view.h"
 #include "cli/run/format.h"
 #include "common/api/enum_names.h"
+#include "common/text/quantity.h"
 
 namespace trainyard::cli {
 namespace {
@@ -31,9 +32,8 @@ std::string title_of(const engine::MemoryPlan& plan) {
   const auto schedule = plan.setup().spec.parallelism.pipeline_schedule;
   const int stages = plan.stages().ranks();
   return fmt::format(
-      "{}{} micro-batches",
-      stages > 1 ? fmt::format("{}, {} stages, ", api::name_of(schedule), stages) : "",
-      grouped(plan.rounds()));
+      "{}{} {}", stages > 1 ? fmt::format("{}, {} stages, ", api::name_of(schedule), stages) : "",
+      grouped(plan.rounds()), text::plural(plan.rounds(), "micro-batch"));
 }
 
 engine::Bubble formula_of(const engine::MemoryPlan& plan, engine::PassCosts costs) {

@@ -42,26 +42,6 @@ double imbalance(const engine::MemoryPlan& plan, const std::vector<double>& shar
   return *std::max_element(by_rank.begin(), by_rank.end()) * stages.ranks();
 }
 
-/// Of a job with a pipeline: how it is cut.
-std::string pipeline_text(const engine::MemoryPlan& plan) {
-  const std::vector<int64_t> blocks = blocks_of(plan.stages());
-  if (blocks.size() == 1) return "";
-  const std::vector<double> shares = shares_of(plan);
-  std::string cut;
-  for (size_t stage = 0; stage < blocks.size(); ++stage) {
-    cut +=
-        fmt::format("{}{} ({:.0f} %)", stage == 0 ? "" : " + ", blocks[stage], 100 * shares[stage]);
-  }
-  const api::ParallelismSpec& parallelism = plan.setup().spec.parallelism;
-  return wrapped(
-      fmt::format(
-          "pipeline, {}: {} blocks, cut {}; the part of a step's FLOPs includes the head's, which "
-          "the last stage computes; the busiest rank computes {:.2f} times the mean",
-          api::name_of(parallelism.pipeline_schedule), cut,
-          parallelism.stages.empty() ? "by cost" : "by hand", imbalance(plan, shares)),
-      kColumns);
-}
-
 /// All but states in memory, where a job keeps none.
 std::vector<engine::MemoryPurpose> shown_purposes(const JobPlan& job) {
   const bool keeps = std::any_of(job.stages.begin(), job.stages.end(), [](const auto& stage) {
@@ -99,21 +79,38 @@ std::vector<double> shares_of(const engine::MemoryPlan& plan) {
   return shares;
 }
 
+std::string cut_text(const engine::MemoryPlan& plan) {
+  const std::vector<int64_t> blocks = blocks_of(plan.stages());
+  if (blocks.size() == 1) return "";
+  const std::vector<double> shares = shares_of(plan);
+  std::string cut;
+  for (size_t stage = 0; stage < blocks.size(); ++stage) {
+    cut +=
+        fmt::format("{}{} ({:.0f} %)", stage == 0 ? "" : " + ", blocks[stage], 100 * shares[stage]);
+  }
+  const api::ParallelismSpec& parallelism = plan.setup().spec.parallelism;
+  return fmt::format(
+      "pipeline, {}: {} blocks, cut {}; the part of a step's FLOPs includes the head's, which "
+      "the last stage computes; the busiest rank computes {:.2f} times the mean",
+      api::name_of(parallelism.pipeline_schedule), cut,
+      parallelism.stages.empty() ? "by cost" : "by hand", imbalance(plan, shares));
+}
+
 std::string plan_text(const JobPlan& job) {
   const engine::MemoryPlan& own = job.own_plan();
   const api::BatchSpec& batch = job.spec.batch;
   std::string text = fmt::format(
-      "{}: {} parameters, {}, {} ranks: {}\n{} sequences of {} tokens per step, {} at once\n"
+      "{}: {} parameters, {}, {}: {}\n{} sequences of {} tokens per step, {} at once\n"
       "states at {} B per parameter, not divided: {}\n\n",
-      job.name, grouped(own.parameters()), api::name_of(job.spec.precision.compute), job.ranks,
-      job.layout, grouped(batch.global_sequences), grouped(job.spec.data.sequence_length),
-      batch.micro_sequences, kPublishedStateBytes,
+      job.name, grouped(own.parameters()), api::name_of(job.spec.precision.compute),
+      text::counted(job.ranks, "rank"), job.layout, grouped(batch.global_sequences),
+      grouped(job.spec.data.sequence_length), batch.micro_sequences, kPublishedStateBytes,
       decimal_text(static_cast<double>(kPublishedStateBytes * own.parameters()), "B"));
-  if (const std::string pipeline = pipeline_text(own); !pipeline.empty()) text += pipeline + "\n";
+  if (const std::string cut = cut_text(own); !cut.empty()) text += wrapped(cut, kColumns) + "\n";
   text += fmt::format("{:<22}", "largest rank");
   for (size_t stage = 0; stage < job.stages.size(); ++stage) {
     const char* const mark = static_cast<int>(stage) == job.own() ? "*" : "";
-    text += fmt::format("{:>17}", fmt::format("stage {}{}", stage, mark));
+    text += fmt::format("{:>17}", fmt::format("ZeRO {}{}", stage, mark));
   }
   text += "\n";
   for (const engine::MemoryPurpose purpose : shown_purposes(job)) {
@@ -147,7 +144,7 @@ std::string plan_text(const JobPlan& job) {
   }
   for (size_t stage = 0; stage < job.stages.size(); ++stage) {
     if (!job.stages[stage].plan) {
-      text += fmt::format("stage {}: {}\n", stage, job.stages[stage].refusal);
+      text += fmt::format("ZeRO {}: {}\n", stage, job.stages[stage].refusal);
     }
   }
   if (!job.sharding_doubt.empty()) text += wrapped("warning: " + job.sharding_doubt, kColumns);
@@ -164,7 +161,7 @@ std::string plan_text(const JobPlan& job) {
 
 std::string plan_svg(const JobPlan& job) {
   constexpr double kGiB = 1 << 30;
-  BarChart chart{.title = job.name + " on " + std::to_string(job.ranks) + " ranks, largest rank",
+  BarChart chart{.title = job.name + " on " + text::counted(job.ranks, "rank") + ", largest rank",
                  .unit = "GiB",
                  .layers = {},
                  .bars = {}};
@@ -174,7 +171,7 @@ std::string plan_svg(const JobPlan& job) {
   for (size_t stage = 0; stage < job.stages.size(); ++stage) {
     const auto& planned = job.stages[stage].plan;
     if (!planned) continue;
-    BarChart::Bar bar{.label = "stage " + std::to_string(stage),
+    BarChart::Bar bar{.label = "ZeRO " + std::to_string(stage),
                       .marked = static_cast<int>(stage) == job.own()};
     for (const engine::MemoryPurpose purpose : purposes)
       bar.values.push_back(static_cast<double>(planned->largest().of(purpose)) / kGiB);

@@ -43,6 +43,8 @@ inline constexpr int64_t kPublishedStateBytes = 16;
 std::vector<int64_t> blocks_of(const layout::StageMap& stages);
 /// What each stage computes, in parts of all.
 std::vector<double> shares_of(const engine::MemoryPlan& plan);
+/// How a pipeline is cut, in a sentence; empty: there is none.
+std::string cut_text(const engine::MemoryPlan& plan);
 
 /// The table of bytes, FLOPs and messages of the largest rank, by ZeRO stage.
 std::string plan_text(const JobPlan& job);

@@ -36,6 +36,7 @@
 #include "worker/job/preflight.h"
 #include "worker/job/resolve.h"
 #include "worker/job/same_run.h"
+#include "worker/trace/recorder.h"
 #include "worker/trace/trace_file.h"
 
 namespace trainyard::cli {
@@ -83,21 +84,36 @@ struct RunOptions {
   std::vector<std::string> env_from;
 };
 
+/// In a cluster a pod has the GPUs that it asks for, here those that there are.
+bool counts_gpus(const api::TrainingJobSpec& spec) {
+  return spec.num_proc_per_node == api::kAutoProcPerNode && api::gpus_of_trainer(spec) == 0;
+}
+
+int64_t gpus_here() {
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");  // NOLINT(concurrency-mt-unsafe)
+  return count_visible_gpus(
+      count_gpu_files(), visible == nullptr ? std::nullopt : std::optional(std::string(visible)));
+}
+
 /// The manifest with what the command line says in its place, checked as a whole.
 Result<api::TrainingJob> load_job(const RunOptions& options) {
-  TRAINYARD_ASSIGN(api::TrainingJob job, api::load_training_job(options.manifest));
-  if (options.nodes > 0) job.spec.num_nodes = options.nodes;
-  if (options.procs > 0) job.spec.num_proc_per_node = options.procs;
-  // In a cluster a pod has the GPUs that it asks for, here those that there are.
-  if (job.spec.num_proc_per_node == api::kAutoProcPerNode && api::gpus_of_trainer(job.spec) == 0) {
-    const char* const visible =
-        std::getenv("CUDA_VISIBLE_DEVICES");  // NOLINT(concurrency-mt-unsafe)
-    job.spec.num_proc_per_node =
-        std::max(1, count_visible_gpus(
-                        count_gpu_files(),
-                        visible == nullptr ? std::nullopt : std::optional(std::string(visible))));
+  const auto amend = [&](api::TrainingJobSpec& spec) {
+    if (options.nodes > 0) spec.num_nodes = options.nodes;
+    if (options.procs > 0) spec.num_proc_per_node = options.procs;
+    // One is what auto comes to by itself, and faults then say so.
+    if (counts_gpus(spec) && gpus_here() > 1) spec.num_proc_per_node = gpus_here();
+  };
+  Result<api::TrainingJob> loaded = api::load_training_job(options.manifest, amend);
+  if (!loaded) {
+    Error error = loaded.error();
+    // Lines of faults are those of the manifest, which says something else there.
+    if (options.nodes > 0) error.message += "\n(--nodes counts in place of spec.numNodes)";
+    if (options.procs > 0) error.message += "\n(--procs counts in place of spec.numProcPerNode)";
+    return error;
   }
-  // Also where neither is given: a file with an engine alone has met no number of ranks yet.
+  api::TrainingJob job = *std::move(loaded);
+  if (counts_gpus(job.spec)) job.spec.num_proc_per_node = 1;
+  // A file with an engine alone has met no number of ranks yet.
   const std::vector<api::Fault> faults = api::validate(job, options.manifest);
   if (!faults.empty()) return api::error_of(faults);
   const std::string& manager = job.spec.managed_by;
@@ -117,6 +133,7 @@ Result<api::TrainingJob> load_job(const RunOptions& options) {
 /// What is known of a job before it runs.
 struct Foreseen {
   std::string doubt;             ///< a warning; empty: none
+  std::string cut;               ///< how a pipeline is cut; empty: there is none
   std::optional<double> bubble;  ///< of a pipeline
 };
 
@@ -145,7 +162,8 @@ Status check_goes_further(const std::filesystem::path& checkpoints) {
 }
 
 /// What the ranks would refuse is refused here, before a run directory says anything of it.
-Result<Foreseen> check_engine(const api::TrainingJob& job, const std::filesystem::path& run_dir) {
+Result<Foreseen> check_engine(const api::TrainingJob& job, const std::filesystem::path& run_dir,
+                              bool traces) {
   if (!job.spec.engine) return Foreseen{};
   api::TrainingJobSpec spec = job.spec;
   spec.num_nodes = control::policies::nodes_at_start(spec);
@@ -169,20 +187,22 @@ Result<Foreseen> check_engine(const api::TrainingJob& job, const std::filesystem
   }
   api::EngineSpec complete = *spec.engine;
   TRAINYARD_TRY(engine::resolve_spec(complete, inputs));
-  TRAINYARD_ASSIGN(
-      const engine::MemoryPlan plan,
-      engine::plan_job(complete, {.ranks = api::ranks_of(spec),
-                                  .kernel_scratch_bytes = engine::cpu_scratch_bytes(
-                                      static_cast<int>(complete.runtime.threads)),
-                                  .keeps_states = engine::keeps_states(spec),
-                                  .ranks_with_copies = engine::ranks_with_copies(spec)}));
+  engine::JobPlace place{
+      .ranks = api::ranks_of(spec),
+      .kernel_scratch_bytes = engine::cpu_scratch_bytes(static_cast<int>(complete.runtime.threads)),
+      .keeps_states = engine::keeps_states(spec),
+      .ranks_with_copies = engine::ranks_with_copies(spec),
+      .trace_ring_bytes = traces ? trace::Recorder::kRingBytes : 0};
+  TRAINYARD_ASSIGN(const engine::MemoryPlan plan, engine::plan_job(complete, place));
   TRAINYARD_TRY(check_planned(spec, plan));
-  Foreseen foreseen{.doubt = "", .bubble = bubble_of(plan)};
+  Foreseen foreseen{.doubt = "", .cut = cut_text(plan), .bubble = bubble_of(plan)};
   TRAINYARD_ASSIGN(foreseen.doubt, engine::check_memory(plan, {0, api::ranks_of(spec)}, complete,
                                                         engine::memory_room()));
   if (!foreseen.doubt.empty()) return foreseen;
-  // A limit of pods limits nothing here.
-  const auto in_pods = engine::check_pod_memory(plan, spec, complete);
+  // A limit of pods limits nothing here, and nobody traces there.
+  place.trace_ring_bytes = 0;
+  TRAINYARD_ASSIGN(const engine::MemoryPlan untraced, engine::plan_job(complete, place));
+  const auto in_pods = engine::check_pod_memory(untraced, spec, complete);
   foreseen.doubt = in_pods ? *in_pods : "in a cluster: " + in_pods.error().message;
   return foreseen;
 }
@@ -397,7 +417,7 @@ Result<int> run_job(const RunOptions& options, CommandContext& context) {
   if (fit) fit = control::local::check_entries(run_options.run_dir);
   Foreseen foreseen;
   if (fit) {
-    Result<Foreseen> checked = check_engine(job, run_options.run_dir);
+    Result<Foreseen> checked = check_engine(job, run_options.run_dir, options.trace_steps > 0);
     if (checked) {
       foreseen = *std::move(checked);
     } else {
@@ -436,6 +456,7 @@ Result<int> run_job(const RunOptions& options, CommandContext& context) {
   if (endpoint && run->state() == LocalRun::State::kRunning) show_endpoint(*endpoint, *run, *view);
   Summary summary = follow(*run, *view, signals, context);
   summary.next_commands = next_commands(options, summary);
+  summary.planned_cut = foreseen.cut;
   summary.planned_bubble = foreseen.bubble;
   if (options.trace_steps > 0) add_trace(run->header().run_dir, *view, summary);
   view->end(summary);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "common/text/quantity.h"
 #include "control/completions.h"
 #include "control/plan_look.h"
 #include "control/plan_status.h"
@@ -26,9 +27,7 @@ constexpr std::chrono::seconds kVerdictGrace{10};
 
 constexpr char kStatusLost[] = "StatusLost";
 
-std::string nodes_text(int64_t nodes) {
-  return std::to_string(nodes) + (nodes == 1 ? " node" : " nodes");
-}
+std::string nodes_text(int64_t nodes) { return text::counted(nodes, "node"); }
 
 /// Of the job's pipeline; 1 without one.
 int64_t stages_of(const api::TrainingJobSpec& spec) {

@@ -4,6 +4,7 @@
 
 #include "common/api/enum_names.h"
 #include "common/api/job_size.h"
+#include "common/text/quantity.h"
 #include "control/plan_look.h"
 #include "control/plan_status.h"
 #include "control/policies/avoid.h"
@@ -294,9 +295,10 @@ void Planner::restart(const Loss& cause, const std::vector<Loss>& losses) {
       !policies::within_budget(spec_.failure_policy, next_.restarts, cause.failure_class, now_)) {
     end_attempt(&cause, {});
     fail(api::reason::kBudgetExceeded, std::string(api::name_of(cause.failure_class)) + ": " +
-                                           std::to_string(budget.max_restarts) + " restarts in " +
+                                           text::counted(budget.max_restarts, "restart") + " in " +
                                            std::to_string(budget.window.count()) +
-                                           " s are used up; last: " + sentence);
+                                           (budget.max_restarts == 1 ? " s is" : " s are") +
+                                           " used up; last: " + sentence);
     return;
   }
   const int64_t kept_since = pods_since(spec_, next_);
@@ -436,7 +438,7 @@ void Planner::resize(int64_t target, std::string_view reason, bool requested) {
   const std::string message =
       reason == api::reason::kSpecChanged
           ? "the spec was edited before all pods were made"
-          : "from " + std::to_string(before) + " to " + std::to_string(target) + " nodes";
+          : "from " + std::to_string(before) + " to " + text::counted(target, "node");
   set(ConditionType::kResizing, ConditionStatus::kTrue, reason, message);
   sort();
   tell(EventType::kNormal, std::string(reason), message);

@@ -279,7 +279,9 @@ void describe_running(api::TrainingJobStatus& status, bool ranks_run, Time now) 
     }
   } else {
     end_condition(status, ConditionType::kRunning, api::reason::kBelowMinNodes,
-                  "fewer than " + std::to_string(target) + " nodes are ready", now);
+                  target == 1 ? "the node is not ready"
+                              : "fewer than " + std::to_string(target) + " nodes are ready",
+                  now);
   }
 }
 
@@ -294,7 +296,8 @@ void describe_generation(api::TrainingJobStatus& status, const api::TrainingJobS
         now);
   } else if (!is_true(status, ConditionType::kScheduled)) {
     const bool refused = !gang.unschedulable.empty();
-    std::string waiting = "waiting for all " + std::to_string(target) + " pods";
+    std::string waiting =
+        target == 1 ? "waiting for the pod" : "waiting for all " + std::to_string(target) + " pods";
     const std::optional<BackOff> back_off = back_off_of(status, spec);
     if (back_off) waiting += sentence_of(*back_off, status.restarts.total);
     set_condition(status,

@@ -1,5 +1,7 @@
 #include "cli/report/report.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -9,6 +11,7 @@
 #include "cli/report/measured_step.h"
 #include "cli/report/style.h"
 #include "cli/run/format.h"
+#include "cli/run/rank_figures.h"
 #include "common/text/quantity.h"
 
 namespace trainyard::cli {
@@ -16,6 +19,8 @@ namespace {
 
 /// Of what happened only the newest is listed.
 constexpr size_t kEventsShown = 200;
+/// More make no table that anybody reads.
+constexpr size_t kRanksShown = 128;
 
 std::string outcome_sentence(const Summary& summary) {
   const std::string text = outcome_text(summary.outcome);
@@ -61,8 +66,9 @@ std::string key_figures(const Summary& summary) {
   }
   if (!summary.layout.empty()) figure(html, "layout", summary.layout);
   figure(html, "wall time", duration_text(summary.wall_s));
-  figure(html, "restarts", grouped(summary.restarts),
-         grouped(summary.lost_steps) + " steps done twice");
+  figure(
+      html, "restarts", grouped(summary.restarts),
+      grouped(summary.lost_steps) + " " + text::plural(summary.lost_steps, "step") + " done twice");
   if (summary.peak_memory) {
     figure(html, "peak memory", text::size_text(summary.peak_memory->measured_bytes),
            text::size_text(summary.peak_memory->planned_bytes) + " planned");
@@ -104,6 +110,57 @@ std::string time_shares(const Summary& summary) {
   }
   return "<h2>Where the time went</h2>\n<div class='panel'><div class='share'>" + bar +
          "</div><ul class='legend'>" + rows + "</ul></div>\n";
+}
+
+/// How a pipeline is cut, and the part of a step in which its ranks wait.
+std::string pipeline(const Summary& summary) {
+  if (summary.planned_cut.empty()) return "";
+  std::string html =
+      "<h2>Pipeline</h2>\n<p class='paths'>" + escape_html(summary.planned_cut) + "</p>\n";
+  if (!summary.planned_bubble) return html;
+  return html + fmt::format(
+                    "<p class='paths'>planned bubble, the part of a step in which ranks wait: "
+                    "{:.1f} %</p>\n",
+                    100 * *summary.planned_bubble);
+}
+
+/// Where the time of each rank's training loop went.
+std::string ranks_table(const Summary& summary) {
+  using contract::Stage;
+  if (summary.ranks.empty() || summary.world_size < 2) return "";
+  constexpr std::array kShown = {Stage::kForward,      Stage::kBackward,   Stage::kCollectiveWait,
+                                 Stage::kPipelineWait, Stage::kDataWait,   Stage::kOptimizer,
+                                 Stage::kEvaluation,   Stage::kCheckpoint, Stage::kOther};
+  const bool has_stages = summary.pipeline_stages > 1;
+  std::string html =
+      "<h2>Ranks</h2>\n<p class='paths'>time of the training loop since the ranks were last "
+      "started</p>\n<div class='panel'><table>\n<tr><th>rank</th>";
+  if (has_stages) html += "<th>stage</th>";
+  for (const Stage stage : kShown) {
+    std::string title(contract::name_of(stage));
+    std::replace(title.begin(), title.end(), '_', ' ');
+    html += "<th>" + title + "</th>";
+  }
+  html += "<th>resident memory</th></tr>\n";
+  const size_t shown = std::min(summary.ranks.size(), kRanksShown);
+  for (size_t i = 0; i < shown; ++i) {
+    const control::RankReading& rank = summary.ranks[i];
+    html += fmt::format("<tr><td>{}</td>", rank.rank);
+    if (has_stages) {
+      const auto stage = pipeline_stage(rank.rank, summary.world_size, summary.pipeline_stages);
+      html += "<td>" + (stage ? std::to_string(*stage) : "-") + "</td>";
+    }
+    const RankFigures figures = figures_of(rank, nullptr);
+    for (const Stage stage : kShown) {
+      const double share = figures.stage_share[static_cast<size_t>(stage)];
+      html += figures.step_s > 0 ? fmt::format("<td>{:.1f} %</td>", 100 * share) : "<td>-</td>";
+    }
+    html += fmt::format("<td>{}</td></tr>\n", text::size_text(rank.counters.resident_bytes));
+  }
+  html += "</table></div>\n";
+  if (shown == summary.ranks.size()) return html;
+  return html + fmt::format("<p class='paths'>the first {} of {} ranks</p>\n", shown,
+                            summary.ranks.size());
 }
 
 std::string overlap(const Summary& summary) {
@@ -172,7 +229,8 @@ std::string render_report(const Summary& given, const History& history) {
       name, kReportStyle, outcome_class(summary.outcome), escape_html(outcome_sentence(summary)));
   html += key_figures(summary) + paths(summary);
   if (!figures.empty()) html += "<div class='charts'>\n" + figures + "</div>\n";
-  html += time_shares(summary) + measured(summary) + overlap(summary) + events_table(history);
+  html += time_shares(summary) + pipeline(summary) + ranks_table(summary) + measured(summary) +
+          overlap(summary) + events_table(history);
   return html + "</body></html>\n";
 }
 

@@ -55,6 +55,7 @@ svg .mark line { stroke: var(--mark); stroke-dasharray: 4 3; } svg .mark circle 
 .share i { background: var(--c); min-width: 1px; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 td { padding: 2px 18px 2px 0; vertical-align: top; overflow-wrap: anywhere; }
+th { padding: 2px 18px 2px 0; text-align: left; font-weight: 400; color: var(--soft); white-space: nowrap; }
 td:first-child { color: var(--soft); white-space: nowrap; }
 .events td:nth-child(2) { white-space: nowrap; }
 @media (max-width: 600px) { .events td { display: inline; padding: 0 8px 0 0; } .events tr { display: block; padding: 2px 0; } }

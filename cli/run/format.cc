@@ -63,10 +63,11 @@ void add_model(std::string& text, const Summary& summary) {
   if (summary.outcome != Summary::Outcome::kComplete && !summary.diverged() &&
       !summary.checkpoint_dir.empty() && behind > 0) {
     add_row(text, "newest of them",
-            summary.checkpoint_step
-                ? fmt::format("step {}: {} steps will be done again",
-                              grouped(*summary.checkpoint_step), grouped(behind))
-                : fmt::format("none: all {} steps will be done again", grouped(behind)));
+            summary.checkpoint_step ? fmt::format("step {}: {} {} will be done again",
+                                                  grouped(*summary.checkpoint_step),
+                                                  grouped(behind), text::plural(behind, "step"))
+            : behind == 1           ? std::string("none: the one step will be done again")
+                          : fmt::format("none: all {} steps will be done again", grouped(behind)));
   }
 }
 
@@ -229,7 +230,8 @@ std::string summary_text(const Summary& summary) {
   add_goodput(text, summary);
   if (summary.restarts > 0) {
     add_row(text, "restarts",
-            fmt::format("{} ({} steps done twice)", summary.restarts, summary.lost_steps));
+            fmt::format("{} ({} done twice)", summary.restarts,
+                        text::counted(summary.lost_steps, "step")));
   }
   if (summary.peak_memory) add_row(text, "peak memory", peak_memory_text(*summary.peak_memory));
   add_model(text, summary);

@@ -109,7 +109,11 @@ struct Summary {
   std::string report_file;  ///< empty: not written
   std::string trace_file;   ///< empty: not traced
   std::vector<TracedRank> traced_ranks;
-  std::optional<double> planned_bubble;  ///< of a traced pipeline, as its plan has it
+  std::vector<control::RankReading> ranks;  ///< those that have told, by rank, as they did last
+  int64_t world_size = 0;                   ///< all that there are
+  int64_t pipeline_stages = 1;
+  std::string planned_cut;               ///< how a pipeline is cut; empty: there is none
+  std::optional<double> planned_bubble;  ///< of a pipeline
   std::vector<std::string> warnings;     ///< of a complete run, what hindered its clean-ups
   std::vector<std::string> next_commands;
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numbers>
 
 #include "cli/run/format.h"
 #include "worker/data/dataset.h"
@@ -173,6 +172,9 @@ Snapshot make_snapshot(const RunFacts& facts, Time now) {
 Summary make_summary(const RunFacts& facts, Time now) {
   const Snapshot last = make_snapshot(facts, now);
   Summary summary;
+  summary.ranks = last.ranks;
+  summary.world_size = facts.status->membership.world_size;
+  summary.pipeline_stages = last.pipeline_stages;
   summary.job_name = facts.job->metadata.name;
   summary.layout = last.layout;
   summary.step = last.step;
@@ -215,9 +217,7 @@ Summary make_summary(const RunFacts& facts, Time now) {
 std::optional<double> bits_per_byte(const std::vector<std::string>& shards, double loss) {
   if (shards.empty()) return std::nullopt;
   const auto tokens = data::TokenSet::open(std::span<const std::string>(shards));
-  if (!tokens || tokens->text_bytes() <= 0) return std::nullopt;
-  return loss / std::numbers::ln2 * static_cast<double>(tokens->tokens()) /
-         static_cast<double>(tokens->text_bytes());
+  return tokens ? tokens->bits_per_byte(loss) : std::nullopt;
 }
 
 }  // namespace trainyard::cli

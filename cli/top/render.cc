@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "cli/run/format.h"
+#include "cli/run/rank_figures.h"
 #include "common/log/text.h"
 #include "common/text/json_writer.h"
 #include "control/telemetry/rank_metrics.h"
@@ -63,12 +64,10 @@ struct Row {
   RankFigures figures;
   const LiveState& state;
 
-  /// Of the pipeline: the ranks of a stage follow each other.
   std::string pipeline_stage() const {
-    const auto ranks = static_cast<int64_t>(state.ranks.size());
-    const int64_t stages = state.pipeline_stages;
-    if (stages < 2 || ranks % stages != 0) return "-";
-    return std::to_string(reading.rank / (ranks / stages));
+    const int64_t ranks = state.expected_ranks > 0 ? state.expected_ranks : std::ssize(state.ranks);
+    const auto stage = cli::pipeline_stage(reading.rank, ranks, state.pipeline_stages);
+    return stage ? std::to_string(*stage) : "-";
   }
 
   std::string share(Stage stage) const {
@@ -239,29 +238,6 @@ std::vector<const RankReading*> chosen_ranks(const LiveState& now, size_t room) 
 }
 
 }  // namespace
-
-RankFigures figures_of(const RankReading& now, const RankReading* before) {
-  const bool comparable = before != nullptr && before->generation == now.generation &&
-                          before->counters.step.count() < now.counters.step.count();
-  const RankReading nothing;
-  const RankReading& base = comparable ? *before : nothing;
-  RankFigures figures;
-  std::array<double, contract::kStages> spent{};
-  double total_s = 0;
-  for (size_t i = 0; i < spent.size(); ++i) {
-    const int64_t ns = now.counters.stages[i].nanoseconds - base.counters.stages[i].nanoseconds;
-    spent[i] = static_cast<double>(std::max<int64_t>(0, ns)) * 1e-9;
-    total_s += spent[i];
-  }
-  const auto steps = static_cast<double>(now.counters.step.count() - base.counters.step.count());
-  if (total_s <= 0 || steps <= 0) return figures;
-  for (size_t i = 0; i < spent.size(); ++i)
-    figures.stage_share[i] = spent[i] / total_s;
-  figures.step_s = total_s / steps;
-  figures.tokens_per_second =
-      static_cast<double>(now.counters.tokens_trained - base.counters.tokens_trained) / total_s;
-  return figures;
-}
 
 std::vector<std::string> render_top(const TopFrame& frame) {
   std::vector<std::string> lines;

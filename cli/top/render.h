@@ -8,17 +8,6 @@
 /// What `trainyard top` shows of a live state. Pure.
 namespace trainyard::cli {
 
-/// One rank's figures between two states.
-struct RankFigures {
-  double tokens_per_second = 0;                         ///< trained by this rank alone
-  double step_s = 0;                                    ///< mean of the steps between
-  std::array<double, contract::kStages> stage_share{};  ///< of the loop's time; sum 1, or all 0
-};
-
-/// Between `before` and `now`, or since the rank's process began where `before` is nullptr, of
-/// another process, or no step lies between.
-RankFigures figures_of(const control::RankReading& now, const control::RankReading* before);
-
 struct TopFrame {
   const LiveState* now = nullptr;
   const LiveState* before = nullptr;  ///< an older state to take rates from; may be null

@@ -1,6 +1,7 @@
 #include "common/api/decode.h"
 
 #include <filesystem>
+#include <utility>
 
 #include "common/api/decoder.h"
 #include "common/api/pod_template.h"
@@ -115,11 +116,13 @@ CheckedJob check_training_job(std::string_view text, const DecodeOptions& option
       decode_root(document.root, options.unknown_keys, faults, file);
       checked.job.metadata.name = job_name_of(options.file, "engine");
       checked.job.spec.engine = std::move(file.engine);
+      if (options.amend) options.amend(checked.job.spec);
       validate_engine(*checked.job.spec.engine, "engine", faults);
     } else if (document.root.kind == text::Kind::kNull) {
       faults.add_at(1, "", "nothing", "a TrainingJob");
     } else {
       decode_root(document.root, options.unknown_keys, faults, checked.job);
+      if (options.amend) options.amend(checked.job.spec);
       // Without a mapping there is nothing that rules could be about.
       if (document.root.kind == text::Kind::kMapping) validate_job(checked.job, faults);
       // What an API server holds has been checked by it, which may know more than we do.
@@ -152,9 +155,11 @@ Result<std::filesystem::path> folder_of_manifest(const std::filesystem::path& pa
   return folder;
 }
 
-Result<TrainingJob> load_training_job(const std::filesystem::path& path) {
+Result<TrainingJob> load_training_job(const std::filesystem::path& path,
+                                      std::function<void(TrainingJobSpec& spec)> amend) {
   TRAINYARD_ASSIGN(const std::string text, read_manifest(path));
-  TRAINYARD_ASSIGN(TrainingJob job, decode_training_job(text, {.file = path.string()}));
+  TRAINYARD_ASSIGN(TrainingJob job,
+                   decode_training_job(text, {.file = path.string(), .amend = std::move(amend)}));
   TRAINYARD_ASSIGN(const std::filesystem::path folder, folder_of_manifest(path));
   if (job.spec.engine) resolve_paths(*job.spec.engine, folder);
   return job;

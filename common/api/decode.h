@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,6 +26,9 @@ enum class UnknownKeys {
 struct DecodeOptions {
   std::string file = "<input>";  ///< named in faults
   UnknownKeys unknown_keys = UnknownKeys::kRefuse;
+  /// Puts what counts in place of what the manifest says, before rules are checked. Empty: nothing
+  /// does.
+  std::function<void(TrainingJobSpec& spec)> amend;
 };
 
 /// A manifest and everything that is wrong with it. `job` is meaningful only without faults.
@@ -53,8 +57,10 @@ Result<std::string> read_manifest(const std::filesystem::path& path);
 Result<std::filesystem::path> folder_of_manifest(const std::filesystem::path& path);
 
 /// Reads and decodes a manifest file (read_manifest); relative paths of `engine` (data, tokenizer,
-/// import, export) are made absolute against folder_of_manifest. Errors: kInvalidConfig; kIo.
-Result<TrainingJob> load_training_job(const std::filesystem::path& path);
+/// import, export) are made absolute against folder_of_manifest. `amend` as in DecodeOptions.
+/// Errors: kInvalidConfig; kIo.
+Result<TrainingJob> load_training_job(const std::filesystem::path& path,
+                                      std::function<void(TrainingJobSpec& spec)> amend = {});
 
 /// A status object alone, as encode_status writes it (LocalCluster's status file). Unknown keys are
 /// ignored. Errors: kInvalidData.

@@ -7,6 +7,7 @@
 #include "common/api/planned.h"
 #include "common/api/rules.h"
 #include "common/api/validate.h"
+#include "common/text/quantity.h"
 
 namespace trainyard::api {
 namespace {
@@ -173,7 +174,7 @@ void check_stages(const EngineSpec& engine, const Rules& rules) {
   const std::vector<int64_t>& stages = engine.parallelism.stages;
   const int64_t wanted = engine.parallelism.pipeline * engine.parallelism.chunks_per_stage;
   if (stages.empty() || rules.faults().faulted(rules.at("pipeline"))) return;
-  rules.require(std::ssize(stages) == wanted, "stages", number(std::ssize(stages)) + " numbers",
+  rules.require(std::ssize(stages) == wanted, "stages", text::counted(std::ssize(stages), "number"),
                 number(wanted) + ", one per stage: pipeline x chunksPerStage",
                 {"pipeline", "chunksPerStage"});
   const int64_t sum = std::accumulate(stages.begin(), stages.end(), int64_t{0});
@@ -361,18 +362,19 @@ void validate_world(const EngineSpec& engine, int64_t world_size, const std::str
       {"batch.globalSequences"});
   const bool divides = world_size % engine.parallelism.model_ranks() == 0;
   if (faults.faulted(rules.at("batch")) || !divides) return;
-  // Of sequences that are shared out evenly.
   const BatchSpec& batch = engine.batch;
   const int64_t pipeline = engine.parallelism.pipeline;
   const int64_t micro_batches = micro_batches_of(batch, data_parallel);
-  const int64_t step = data_parallel * batch.micro_sequences * pipeline;
-  const int64_t below = batch.global_sequences / step * step;
+  // A round's micro-batches need not be full: one sequence more begins the last.
+  const int64_t each = data_parallel * batch.micro_sequences;
+  const int64_t below = micro_batches / pipeline * pipeline * each;
+  const int64_t above = below + (pipeline - 1) * each + 1;
   rules.require(fits_schedule(engine, data_parallel), "batch.globalSequences",
-                number(batch.global_sequences) + " in " + number(micro_batches) +
-                    " micro-batches per data-parallel rank",
+                number(batch.global_sequences) + " in " +
+                    text::counted(micro_batches, "micro-batch") + " per data-parallel rank",
                 "a multiple of pipeline (" + number(pipeline) +
                     ") micro-batches under Interleaved: set batch.globalSequences to " +
-                    (below > 0 ? number(below) + " or " : "") + number(below + step) +
+                    (below > 0 ? number(below) + " or " : "") + number(above) +
                     ", or change batch.microSequences");
 }
 

@@ -10,6 +10,7 @@
 #include "common/api/pod_places.h"
 #include "common/api/rules.h"
 #include "common/api/validate.h"
+#include "common/text/quantity.h"
 
 namespace trainyard::api {
 namespace {
@@ -242,7 +243,7 @@ void check_scheduling(const SchedulingSpec& scheduling, const Rules& rules) {
 /// What numProcPerNode says, and comes to.
 std::string ranks_found(const TrainingJobSpec& spec) {
   const std::string ranks = number(ranks_per_node(spec));
-  return spec.num_proc_per_node == kAutoProcPerNode ? "auto (" + ranks + ")" : ranks;
+  return spec.num_proc_per_node == kAutoProcPerNode ? "auto, counted as " + ranks + " here" : ranks;
 }
 
 /// A rank of the engine takes one GPU. Parts of GPUs (nvidia.com/mig-*) are the template's affair.
@@ -253,7 +254,7 @@ void check_gpus(const TrainingJobSpec& spec, const Rules& rules) {
   const int64_t wanted = device == DeviceKind::kCuda ? ranks_per_node(spec) : 0;
   rules.require(gpus == wanted, "template.spec.containers",
                 number(gpus) + " of " + kGpuResource + " in the trainer's resources.limits",
-                device == DeviceKind::kCuda ? ranks_found(spec) + ", one per rank (numProcPerNode)"
+                device == DeviceKind::kCuda ? number(wanted) + ", one per rank (numProcPerNode)"
                                             : std::string("none, as engine.device is Cpu"),
                 {"numProcPerNode", "engine.device"});
 }
@@ -307,7 +308,7 @@ void check_axes(const TrainingJobSpec& spec, const Rules& rules) {
     const int64_t least = multiple / std::gcd(multiple, ranks_per_node(spec));
     rules.require(
         spec.num_nodes >= least, "numNodes",
-        number(spec.num_nodes) + " (" + number(spec.num_nodes * ranks_per_node(spec)) + " ranks)",
+        number(spec.num_nodes) + " (" + text::counted(ranks_of(spec), "rank") + ")",
         "at least " + number(least) + ", for the ranks of some size to be a multiple of " + words,
         {"numProcPerNode"});
     return;
@@ -318,11 +319,12 @@ void check_axes(const TrainingJobSpec& spec, const Rules& rules) {
   const int64_t each = alone ? 1 : ranks_per_node(spec);
   const int64_t step = multiple / std::gcd(multiple, each);
   const int64_t below = size / step * step;
-  rules.require(size == below, alone ? "numProcPerNode" : "numNodes",
-                alone ? ranks_found(spec) : number(size) + " (" + number(size * each) + " ranks)",
-                (below > 0 ? number(below) + " or " : "") + number(below + step) +
-                    ", for the ranks to be a multiple of " + words,
-                {"numNodes", "numProcPerNode"});
+  rules.require(
+      size == below, alone ? "numProcPerNode" : "numNodes",
+      alone ? ranks_found(spec) : number(size) + " (" + text::counted(size * each, "rank") + ")",
+      (below > 0 ? number(below) + " or " : "") + number(below + step) +
+          ", for the ranks to be a multiple of " + words,
+      {"numNodes", "numProcPerNode"});
 }
 
 /// What one of the sizes of an elastic job must be (largest_allowed).

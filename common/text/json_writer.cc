@@ -102,7 +102,9 @@ void JsonWriter::key(std::string_view name) {
 
 void JsonWriter::integer(int64_t value) { literal(std::to_string(value)); }
 
-void JsonWriter::number(double value) { literal(shortest(value)); }
+void JsonWriter::number(const std::optional<double>& value) {
+  literal(value && std::isfinite(*value) ? shortest(*value) : "null");
+}
 
 void JsonWriter::string(std::string_view value) { literal(quote_json(value)); }
 

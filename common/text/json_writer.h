@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -8,8 +9,8 @@
 namespace trainyard::text {
 
 /// Writes JSON text piece by piece. Strings that are not UTF-8 get U+FFFD in the wrong places, so
-/// the result is always valid. Doubles are the shortest text that reads back to the same bits; they
-/// must be finite. Not thread-safe.
+/// the result is always valid. Doubles are the shortest text that reads back to the same bits.
+/// Not thread-safe.
 class JsonWriter {
  public:
   /// With `indent` > 0 every member stands on its own line.
@@ -24,7 +25,8 @@ class JsonWriter {
   void null() { literal("null"); }
   void boolean(bool value) { literal(value ? "true" : "false"); }
   void integer(int64_t value);
-  void number(double value);
+  /// JSON has no number that is not finite: null, as for one that is not known.
+  void number(const std::optional<double>& value);
   void string(std::string_view value);
   /// A value that is JSON already.
   void raw(std::string_view json) { literal(json); }

@@ -61,4 +61,14 @@ std::string size_text(int64_t bytes) {
   return std::string(text.data(), end) + (large ? " GiB" : " MiB");
 }
 
+std::string plural(int64_t count, std::string_view noun) {
+  std::string text(noun);
+  if (count != 1) text += noun.ends_with("ch") ? "es" : "s";
+  return text;
+}
+
+std::string counted(int64_t count, std::string_view noun) {
+  return std::to_string(count) + " " + plural(count, noun);
+}
+
 }  // namespace trainyard::text

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <numbers>
 #include <optional>
 #include <system_error>
 
@@ -169,11 +170,21 @@ int64_t TokenSet::documents() const {
   return documents;
 }
 
-int64_t TokenSet::text_bytes() const {
+std::optional<int64_t> TokenSet::text_bytes() const {
   int64_t bytes = 0;
-  for (const TokenFile& file : *files_)
-    bytes += file.info().text_bytes;
+  for (const TokenFile& file : *files_) {
+    const TokenFileInfo& info = file.info();
+    // A shard may hold nothing but the end of a text.
+    if (info.text_bytes == 0 && info.tokens > info.documents) return std::nullopt;
+    bytes += info.text_bytes;
+  }
   return bytes;
+}
+
+std::optional<double> TokenSet::bits_per_byte(double loss) const {
+  const std::optional<int64_t> bytes = text_bytes();
+  if (!bytes) return std::nullopt;
+  return loss / std::numbers::ln2 * static_cast<double>(tokens_) / static_cast<double>(*bytes);
 }
 
 int64_t TokenSet::samples(int64_t sequence_length) const {

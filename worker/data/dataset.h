@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -30,9 +31,11 @@ class TokenSet {
 
   int64_t tokens() const { return tokens_; }
   int64_t documents() const;
-  /// Bytes of the text that the tokens stand for; bits per byte = (loss in nats / ln 2) x tokens /
-  /// text_bytes.
-  int64_t text_bytes() const;
+  /// Bytes of the text that the tokens stand for; nullopt where a shard does not say.
+  std::optional<int64_t> text_bytes() const;
+  /// Of a loss in nats a token: (loss / ln 2) x tokens / text_bytes; nullopt where those are not
+  /// known.
+  std::optional<double> bits_per_byte(double loss) const;
   int64_t vocabulary() const { return files_->front().info().vocabulary; }
   const std::string& tokenizer() const { return files_->front().info().tokenizer; }
   const Hash128& tokenizer_hash() const { return files_->front().info().tokenizer_hash; }

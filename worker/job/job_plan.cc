@@ -73,6 +73,7 @@ class WaysOut {
   std::string operator()() const {
     // Each way is planned as the job was: no longer worth the time for very many ranks.
     if (setup_.mesh.size() > kRanksTried) return "; use more ranks on more machines";
+    if (const std::string text = by_no_trace(); !text.empty()) return "; " + text;
     // The cheapest first: of these recomputation alone costs time of every step.
     for (const auto way : {&WaysOut::by_schedule, &WaysOut::by_own_memory, &WaysOut::by_disk,
                            &WaysOut::by_layout, &WaysOut::by_micro_batch, &WaysOut::by_recompute}) {
@@ -105,6 +106,14 @@ class WaysOut {
 
   static std::string amount(const Need& need) {
     return ", which needs " + text::size_text(need.all);
+  }
+
+  std::string by_no_trace() const {
+    if (setup_.trace_ring_bytes == 0) return "";
+    MemoryPlanSetup setup = setup_;
+    setup.trace_ring_bytes = 0;
+    const std::optional<Need> need = need_of_setup(setup);
+    return need ? "run without --trace" + amount(*need) : "";
   }
 
   /// 1F1B has fewer micro-batches in flight than GPipe and takes as long.
@@ -231,7 +240,8 @@ Result<MemoryPlan> plan_job(const api::EngineSpec& spec, const JobPlace& place) 
        .writes_checkpoints = place.writes_checkpoints,
        .keeps_states = place.keeps_states,
        .ranks_with_copies = static_cast<int>(place.ranks_with_copies),
-       .shares_memory = place.one_host && !tcp});
+       .shares_memory = place.one_host && !tcp,
+       .trace_ring_bytes = place.trace_ring_bytes});
 }
 
 MemoryRoom memory_room(int64_t started) {
@@ -268,7 +278,7 @@ Result<std::string> check_memory(const MemoryPlan& plan, layout::Range ranks,
     limit += room.whose;
   }
   const std::string fault = "engine.model: found one that needs " + text::size_text(need.all) +
-                            " on the " + std::to_string(ranks.size()) + " ranks here, up to " +
+                            " on the " + text::counted(ranks.size(), "rank") + " here, up to " +
                             text::size_text(need.most) + " per rank, wanted " + limit +
                             WaysOut(plan, ranks, room)();
   if (spec.runtime.memory_check == api::MemoryCheck::kWarn) return fault;

@@ -22,6 +22,7 @@ struct JobPlace {
   bool keeps_states = false;  ///< in memory
   /// Ranks of a node, of whose states the next node keeps copies as well; 0: none does.
   int64_t ranks_with_copies = 0;
+  int64_t trace_ring_bytes = 0;  ///< of each track of a rank that keeps its spans; 0: none does
 };
 
 /// Whether the ranks of a job keep states in memory.

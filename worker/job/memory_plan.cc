@@ -224,6 +224,19 @@ int MemoryPlan::channels(const layout::Coordinate& at) const {
   return 2 * (stages_.per_rank > 1 ? 2 : neighbours);
 }
 
+/// Tracks that a rank may fill while it trains: its own, its device's, and those of its groups, of
+/// which that of all ranks and that of its shard may be of this rank alone.
+int64_t MemoryPlan::tracks(const layout::Coordinate& at) const {
+  const std::array<int, 6> groups = state_groups(at);
+  const auto is_own = [this](int members) {
+    return members != setup_.mesh.size() || on_gpu(setup_.spec);
+  };
+  int64_t own = is_own(groups[0]) ? 1 : 0;
+  for (size_t i = 1; i < groups.size(); ++i)
+    own += groups[i] > 1 && is_own(groups[i]) ? 1 : 0;
+  return (on_gpu(setup_.spec) ? 3 : 2) + own + channels(at);
+}
+
 /// Shared memory of a rank's groups. One of all ranks is the world itself, but for channels and for
 /// groups that work in the memory of GPUs.
 int64_t MemoryPlan::segments(const layout::Coordinate& at) const {
@@ -250,7 +263,8 @@ void MemoryPlan::plan_rank(int rank) {
   if (setup_.shares_memory) {
     plan.of(MemoryPurpose::kCommunicator) = segments(coordinate(rank));
   }
-  plan.of(MemoryPurpose::kProcess) = kProcessBytes;
+  plan.of(MemoryPurpose::kProcess) =
+      kProcessBytes + tracks(coordinate(rank)) * setup_.trace_ring_bytes;
 }
 
 int64_t MemoryPlan::host_bytes(int rank) const {

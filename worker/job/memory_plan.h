@@ -53,9 +53,10 @@ struct MemoryPlanSetup {
   int64_t unit_bytes = 0;            ///< as in EngineSetup
   int64_t kernel_scratch_bytes = 0;  ///< of each rank's processor
   bool writes_checkpoints = true;
-  bool keeps_states = false;  ///< in memory, see checkpoint::MemorySlots
-  int ranks_with_copies = 0;  ///< of a node, of whose states the next node keeps copies; 0: none
-  bool shares_memory = true;  ///< all ranks on one host, and not over TCP
+  bool keeps_states = false;     ///< in memory, see checkpoint::MemorySlots
+  int ranks_with_copies = 0;     ///< of a node, of whose states the next node keeps copies; 0: none
+  bool shares_memory = true;     ///< all ranks on one host, and not over TCP
+  int64_t trace_ring_bytes = 0;  ///< of each track of a rank that keeps its spans; 0: none does
 };
 
 /// One rank's bytes by purpose.
@@ -161,6 +162,7 @@ class MemoryPlan {
   void add_exchanges(int rank, const AddSent& add) const;
   std::array<int, 6> state_groups(const layout::Coordinate& at) const;
   int channels(const layout::Coordinate& at) const;
+  int64_t tracks(const layout::Coordinate& at) const;
   int64_t segments(const layout::Coordinate& at) const;
   int64_t nccl_bytes_of(const layout::Coordinate& at) const;
   void plan_rank(int rank);

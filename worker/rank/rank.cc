@@ -245,6 +245,7 @@ Result<int> train_rank(Logger& log, const Identity& id, AgentLink& link, const C
   StageMeter meter;
   spans.connect(&meter);
   context.spans = &spans;
+  context.traces = recorder != nullptr;
   context.meter = &meter;
   TRAINYARD_ASSIGN(std::unique_ptr<comm::Communicator> world,
                    meet(id, link, context.spec, context.job_uid, context.resume));

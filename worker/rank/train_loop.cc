@@ -31,6 +31,7 @@
 #include "worker/rank/skipped_steps.h"
 #include "worker/rank/step_pace.h"
 #include "worker/rank/work_meter.h"
+#include "worker/trace/recorder.h"
 
 namespace trainyard::engine {
 namespace {
@@ -189,12 +190,14 @@ class Run {
     const int64_t world = context_.groups->world->size();
     const int64_t local = std::clamp<int64_t>(context_.local_world_size, 1, world);
     TRAINYARD_ASSIGN(
-        plan_, plan_job(spec_, {.ranks = world,
-                                .one_host = local == world,
-                                .kernel_scratch_bytes = cpu_scratch_bytes(threads_of(context_)),
-                                .writes_checkpoints = !context_.checkpoint_root.empty(),
-                                .keeps_states = keeps_states(context_),
-                                .ranks_with_copies = ranks_with_copies(context_)}));
+        plan_,
+        plan_job(spec_, {.ranks = world,
+                         .one_host = local == world,
+                         .kernel_scratch_bytes = cpu_scratch_bytes(threads_of(context_)),
+                         .writes_checkpoints = !context_.checkpoint_root.empty(),
+                         .keeps_states = keeps_states(context_),
+                         .ranks_with_copies = ranks_with_copies(context_),
+                         .trace_ring_bytes = context_.traces ? trace::Recorder::kRingBytes : 0}));
     const int64_t first = context_.groups->world->rank() / local * local;
     TRAINYARD_ASSIGN(const std::string doubt,
                      check_memory(*plan_, {first, std::min(first + local, world)}, spec_,

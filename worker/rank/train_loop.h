@@ -39,6 +39,7 @@ struct TrainContext {
   Duration data_timeout = std::chrono::seconds(60);  ///< for tokens that are not there yet
   /// Told of everything the rank's time goes to; may be null.
   trace::SpanSink* spans = nullptr;
+  bool traces = false;  ///< one of those told keeps the newest spans
   /// One of those told; asked after each turn of the loop. May be null.
   StageMeter* meter = nullptr;
   /// Once true it stays so.

@@ -10,14 +10,18 @@ constexpr int64_t kNever = std::numeric_limits<int64_t>::min();
 
 }  // namespace
 
-Recorder::Recorder(int64_t steps, int64_t spans) : steps_(steps) {
-  for (Ring& ring : rings_)
-    ring.entries.resize(static_cast<size_t>(std::clamp<int64_t>(spans, 1, kSpansMax)));
-}
+Recorder::Recorder(int64_t steps, int64_t spans)
+    : steps_(steps), spans_(static_cast<size_t>(std::clamp<int64_t>(spans, 1, kSpansMax))) {}
 
 void Recorder::add(Track track, const Span& span) {
   Ring& ring = rings_[static_cast<size_t>(track)];
-  ring.entries[ring.added++ % ring.entries.size()] = span;
+  if (ring.added == 0) ring.entries.reserve(spans_);
+  const size_t at = ring.added++ % spans_;
+  if (at == ring.entries.size()) {
+    ring.entries.push_back(span);
+  } else {
+    ring.entries[at] = span;
+  }
 }
 
 std::vector<Span> Recorder::in_order(const Ring& ring) const {

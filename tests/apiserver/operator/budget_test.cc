@@ -53,7 +53,7 @@ class BudgetTest : public testing_support::OperatorTest {
     ASSERT_TRUE(reaches(job, "Failed"));
     EXPECT_EQ(reason(job, "Failed"), "BudgetExceeded");
     EXPECT_THAT(message(job, "Failed"),
-                StartsWith(failure_class + ": 1 restarts in 3600 s are used up; last: pod " + job));
+                StartsWith(failure_class + ": 1 restart in 3600 s is used up; last: pod " + job));
     EXPECT_EQ(job_status(job)["attempts"].back()["class"], failure_class);
   }
 };

@@ -33,6 +33,7 @@
 #include "worker/data/text/tokenizer.h"
 #include "worker/data/token_writer.h"
 #include "worker/hf/model_folder.h"
+#include "worker/trace/recorder.h"
 
 namespace trainyard {
 namespace {
@@ -60,9 +61,9 @@ class LoneRankTest : public ::testing::Test {
 
   std::string path(const std::string& name) const { return (folder_.path() / name).string(); }
 
-  /// A folder of one shard: 4096 tokens that count through the vocabulary.
-  void write_tokens(const std::string& name, int64_t vocabulary,
-                    const std::string& tokenizer) const {
+  /// A folder of one shard: 4096 tokens that count through the vocabulary, each of `bytes` of text.
+  void write_tokens(const std::string& name, int64_t vocabulary, const std::string& tokenizer,
+                    int32_t bytes = 1) const {
     auto writer = data::TokenWriter::create(
         path(name),
         {.token_bytes = 4,
@@ -70,7 +71,7 @@ class LoneRankTest : public ::testing::Test {
          .tokenizer = tokenizer,
          .tokenizer_hash = tokenizer == "bytes" ? data::open_tokenizer("bytes").value()->identity()
                                                 : xxh3_128(std::as_bytes(std::span(tokenizer))),
-         .token_lengths = std::vector<int32_t>(static_cast<size_t>(vocabulary), 1)});
+         .token_lengths = std::vector<int32_t>(static_cast<size_t>(vocabulary), bytes)});
     ASSERT_TRUE(writer) << writer.error().message;
     std::vector<int32_t> tokens;
     for (int64_t i = 0; i < 4096; ++i)
@@ -186,6 +187,29 @@ TEST_F(LoneRankTest, HeldOutTokensThatTheModelDoesNotKnowAreRefusedByName) {
   EXPECT_EQ(ended.exit_code, contract::kExitBadConfig);
   EXPECT_THAT(ended.err, HasSubstr(path("gpt2") + ": found shards of 50257"));
   EXPECT_EQ(trainyard({"evaluate", path("checkpoints"), path("train")}).exit_code, 0);
+}
+
+TEST_F(LoneRankTest, FiguresOfAnEvaluationThatAreNoNumbersAreNotWrittenAsSuch) {
+  write_tokens("unsized", kBytes, "bytes", 0);
+  write_model("model", 0.2F);
+  write_model("steep", 30.0F);
+  const auto evaluated = [&](const std::string& model, const std::string& set,
+                             const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {"evaluate", path(model), path(set), "--sequences", "8"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Ended ended = trainyard(arguments);
+    EXPECT_EQ(ended.exit_code, 0) << ended.err;
+    return ended;
+  };
+  Ended ended = evaluated("model", "unsized", {"-o", "json"});
+  const json set = json::parse(ended.out)["sets"][0];
+  EXPECT_TRUE(set.at("bitsPerByte").is_null()) << set.dump();
+  EXPECT_GT(set.value("lossNatsPerToken", 0.0), 0);
+  EXPECT_THAT(ended.err, HasSubstr(path("unsized") + ": bits per byte are not known"));
+  ended = evaluated("model", "unsized", {});
+  EXPECT_THAT(ended.out, HasSubstr(" nats/token, bits/byte not known, perplexity "));
+  ended = evaluated("steep", "train", {});
+  EXPECT_THAT(ended.out, HasSubstr(" bits/byte, perplexity above 1e308, "));
 }
 
 TEST_F(LoneRankTest, ATrainedModelKnowsItsTokenizer) {
@@ -351,6 +375,19 @@ TEST_F(LoneRankTest, ItsMemoryIsThePlannedWhateverItsMicroBatches) {
     if (first == 0) first = measured;
     EXPECT_LE(measured, first + (int64_t{4} << 20)) << "nothing is kept for each micro-batch";
   }
+}
+
+TEST_F(LoneRankTest, ItsTraceIsInThePlan) {
+  if (testing_support::kSanitized) GTEST_SKIP() << "a sanitizer's own memory counts as the rank's";
+  json spec = engine(3000);
+  json summary;
+  ASSERT_EQ(run_job(job_of(spec), summary, {}, {"--run-dir", path("traced"), "--trace"}).exit_code,
+            contract::kExitDone);
+  const auto planned = summary["peakMemory"]["plannedBytes"].get<int64_t>();
+  EXPECT_LE(summary["peakMemory"]["measuredBytes"].get<int64_t>(), planned / 100 * 105);
+  ASSERT_EQ(train(spec, summary, {}, "untraced").exit_code, contract::kExitDone);
+  EXPECT_EQ(planned - summary["peakMemory"]["plannedBytes"].get<int64_t>(),
+            2 * trace::Recorder::kRingBytes);
 }
 
 TEST_F(LoneRankTest, ARunThatSkipsEveryStepFailsAndSaysSo) {

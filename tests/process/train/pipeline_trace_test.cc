@@ -23,11 +23,10 @@ TEST_F(PipelineTraceTest, WaitsForStagesAreInTraceReportAndLiveState) {
     manifest.replace(manifest.find(what), what.size(), with);
   };
   replace("layers: 1", "layers: 3");
-  replace("numProcPerNode: 2", "numProcPerNode: 3");
   replace("    steps:", "    parallelism: {pipeline: 3}\n    steps:");
   write("job.yaml", manifest);
   const auto run = start({{"TRAINYARD_WORKER", testing_support::program_path("trainyard-worker")}},
-                         {"--trace=3"});
+                         {"--trace=3", "--procs", "3"});  // which counts, not the manifest's 2
   expect_end(*run, 0);
 
   const Json trace =
@@ -48,6 +47,9 @@ TEST_F(PipelineTraceTest, WaitsForStagesAreInTraceReportAndLiveState) {
   const std::string report = testing_support::content_of(run_dir() / "report.html");
   EXPECT_THAT(report, HasSubstr(", measured: bubble "));
   EXPECT_THAT(report, HasSubstr(" %, planned "));
+  EXPECT_THAT(report, HasSubstr("pipeline, OneFOneB: 1 ("));
+  EXPECT_THAT(report, HasSubstr("planned bubble, the part of a step in which ranks wait: "));
+  EXPECT_THAT(report, HasSubstr("<tr><td>2</td><td>2</td><td>"));
   EXPECT_THAT(report, HasSubstr("<title>F, forward: micro-batch 0, "));
   const Json live =
       Json::parse(testing_support::content_of(run_dir() / "live.json"), nullptr, false);

@@ -71,8 +71,9 @@ TEST_F(PlanCommandTest, RanksThatTheJobCannotHaveAreRefused) {
   };
   EXPECT_THAT(plan_of("numProcPerNode: 4", {"--ranks", "5"}),
               HasSubstr("--ranks: found 5, wanted a multiple of engine.parallelism.shard (2)"));
-  EXPECT_THAT(plan_of("numProcPerNode: auto", {}),
-              HasSubstr("spec.numProcPerNode: found auto (1), wanted 2, for the ranks"));
+  EXPECT_THAT(
+      plan_of("numProcPerNode: auto", {}),
+      HasSubstr("spec.numProcPerNode: found auto, counted as 1 here, wanted 2, for the ranks"));
   EXPECT_EQ(plan_of("numProcPerNode: 2", {"--ranks", "4"}), "0 ");
 }
 
@@ -142,7 +143,7 @@ constexpr char kTable[] =
 8 sequences of 64 tokens per step, 2 at once
 states at 16 B per parameter, not divided: 1.93 MB
 
-largest rank                    stage 0         stage 1*          stage 2          stage 3
+largest rank                     ZeRO 0          ZeRO 1*           ZeRO 2           ZeRO 3
   weights                       0.2 MiB          0.2 MiB          0.2 MiB          0.1 MiB
   master weights                0.5 MiB          0.1 MiB          0.1 MiB          0.1 MiB
   moments                       0.9 MiB          0.2 MiB          0.2 MiB          0.2 MiB
@@ -265,7 +266,7 @@ TEST_F(PlanCommandTest, LeavesTheSameFiguresAsAChart) {
   std::ifstream file(svg);
   const std::string text(std::istreambuf_iterator<char>(file), {});
   EXPECT_THAT(text, HasSubstr("job on 2 ranks, largest rank, GiB"));
-  EXPECT_THAT(text, HasSubstr("<title>stage 1, moments: "));
+  EXPECT_THAT(text, HasSubstr("<title>ZeRO 1, moments: "));
   EXPECT_EQ(plan(kSmall, "{globalSequences: 8}", {"--svg", path("nowhere/plan.svg")}), 64);
   EXPECT_THAT(err_, HasSubstr("trainyard plan: --svg: "));
 }

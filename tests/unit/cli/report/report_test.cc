@@ -319,6 +319,38 @@ TEST(ReportTest, TellsWhereTheTimeWentAndWhatWasHidden) {
             std::string::npos);
 }
 
+TEST(ReportTest, ShowsTheCutOfAPipelineAndWhereEachRanksTimeWent) {
+  Summary summary;
+  control::RankReading rank{.rank = 0};
+  summary.ranks = {rank};  // has made no step
+  rank.rank = 1;
+  rank.counters.step.buckets[0] = 4;
+  rank.counters.stages[static_cast<size_t>(contract::Stage::kForward)].nanoseconds = 750;
+  rank.counters.stages[static_cast<size_t>(contract::Stage::kPipelineWait)].nanoseconds = 250;
+  rank.counters.resident_bytes = 300 << 20;
+  summary.ranks.push_back(rank);
+  summary.world_size = 4;  // of two nothing is known
+  std::string html = render_report(summary, {});
+  EXPECT_NE(html.find("<h2>Ranks</h2>"), std::string::npos);
+  EXPECT_EQ(html.find("<th>stage</th>"), std::string::npos) << "no pipeline";
+  summary.pipeline_stages = 2;
+  html = render_report(summary, {});
+  EXPECT_NE(html.find("<th>pipeline wait</th>"), std::string::npos);
+  EXPECT_NE(html.find("<tr><td>0</td><td>0</td><td>-</td>"), std::string::npos) << html;
+  EXPECT_NE(html.find("<tr><td>1</td><td>0</td><td>75.0 %</td><td>0.0 %</td><td>0.0 %</td>"
+                      "<td>25.0 %</td>"),
+            std::string::npos)
+      << html;
+  EXPECT_NE(html.find("<td>300.0 MiB</td></tr>"), std::string::npos);
+  summary.ranks.clear();
+  summary.planned_cut = "pipeline, OneFOneB: 6 (60 %) + 4 (40 %) blocks";
+  summary.planned_bubble = 0.125;
+  html = render_report(summary, {});
+  EXPECT_EQ(html.find("<h2>Ranks</h2>"), std::string::npos) << "the run was over before";
+  EXPECT_NE(html.find("6 (60 %) + 4 (40 %) blocks"), std::string::npos);
+  EXPECT_NE(html.find("ranks wait: 12.5 %"), std::string::npos);
+}
+
 TEST(ReportTest, ShowsThePeakOfMemoryBesideItsPlan) {
   Summary summary;
   EXPECT_EQ(render_report(summary, {}).find("peak memory"), std::string::npos) << "not known";

@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "cli/run/rank_figures.h"
+
 namespace trainyard::cli {
 namespace {
 

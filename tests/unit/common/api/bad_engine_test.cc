@@ -137,6 +137,8 @@ const BadManifest kBadEngines[] = {
      R"(10: spec.engine.parallelism.pipeline: found 7, wanted at most 6 stages: embedding, head and model.layers (4))"},
     {kAppend, R"(    parallelism: {pipeline: 7, stages: [4]})",
      R"(10: spec.engine.parallelism.pipeline: found 7, wanted at most 6 stages: embedding, head and model.layers (4))"},
+    {kAppend, R"(    parallelism: {pipeline: 2, stages: [4]})",
+     R"(10: spec.engine.parallelism.stages: found 1 number, wanted 2, one per stage: pipeline x chunksPerStage)"},
     {kAppend, R"(    parallelism: {pipeline: 3, stages: [2, 2]})",
      R"(10: spec.engine.parallelism.stages: found 2 numbers, wanted 3, one per stage: pipeline x chunksPerStage)"},
     {kAppend, R"(    parallelism: {pipeline: 2, stages: [2, 3]})",

@@ -70,7 +70,7 @@ const BadManifest kBadJobs[] = {
      R"(10: spec.numProcPerNode: found "all", wanted a whole number or auto)"},
     {kAppend, R"(    parallelism: {shard: 4}
   numProcPerNode: auto)",
-     R"(11: spec.numProcPerNode: found auto (1), wanted 4, for the ranks to be a multiple of shard 4)"},
+     R"(11: spec.numProcPerNode: found auto, counted as 1 here, wanted 4, for the ranks to be a multiple of shard 4)"},
     {kAppend, R"(    device: Cuda
   numProcPerNode: 2
   template: {spec: {containers: [{name: trainer, resources: {limits: {nvidia.com/gpu: 4}}}]}})",
@@ -101,7 +101,7 @@ const BadManifest kBadJobs[] = {
      R"(8: spec.engine.batch.globalSequences: found 8 in 8 micro-batches per data-parallel rank, wanted a multiple of pipeline (3) micro-batches under Interleaved: set batch.globalSequences to 6 or 9, or change batch.microSequences)"},
     {kAppend, R"(    parallelism: {pipeline: 3, pipelineSchedule: Interleaved, chunksPerStage: 2}
   numProcPerNode: 12)",
-     R"(8: spec.engine.batch.globalSequences: found 8 in 2 micro-batches per data-parallel rank, wanted a multiple of pipeline (3) micro-batches under Interleaved: set batch.globalSequences to 12, or change batch.microSequences)"},
+     R"(8: spec.engine.batch.globalSequences: found 8 in 2 micro-batches per data-parallel rank, wanted a multiple of pipeline (3) micro-batches under Interleaved: set batch.globalSequences to 9, or change batch.microSequences)"},
     {kAppend, R"(    parallelism: {pipeline: 2, pipelineSchedule: Interleaved, chunksPerStage: 2})",
      R"(4: spec.numProcPerNode: found 1, wanted 2, for the ranks to be a multiple of pipeline 2)"},
     {kAppend, R"(    runtime: {transport: Local}
@@ -130,7 +130,7 @@ const BadManifest kBadJobs[] = {
      R"(10: spec.agent: found "auto", wanted Auto or None)"},
     {kAppend, R"(    parallelism: {pipeline: 2}
   elasticPolicy: {minNodes: 1})",
-     R"(4: spec.numNodes: found 1 (1 ranks), wanted at least 2, for the ranks of some size to be a multiple of pipeline 2)"},
+     R"(4: spec.numNodes: found 1 (1 rank), wanted at least 2, for the ranks of some size to be a multiple of pipeline 2)"},
     {kAppend, R"(    parallelism: {pipeline: 2}
   elasticPolicy: {minNodes: 1, nodeIncrementStep: 2}
   numNodes: 3)",

@@ -1,6 +1,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <limits>
+#include <optional>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -35,6 +36,19 @@ TEST(JsonWriterTest, WritesCompactAndIndented) {
   EXPECT_EQ(write(0), R"({"a":[1,0.5,null],"b":{},"c":true})");
   EXPECT_EQ(write(2),
             "{\n  \"a\": [\n    1,\n    0.5,\n    null\n  ],\n  \"b\": {},\n  \"c\": true\n}");
+}
+
+TEST(JsonWriterTest, WhatIsNoNumberIsNull) {
+  JsonWriter json;
+  json.begin_array();
+  for (const std::optional<double> value :
+       {std::optional<double>(), std::optional(std::numeric_limits<double>::infinity()),
+        std::optional(-std::numeric_limits<double>::infinity()),
+        std::optional(std::numeric_limits<double>::quiet_NaN()), std::optional(1.5)}) {
+    json.number(value);
+  }
+  json.end_array();
+  EXPECT_EQ(json.take(), "[null,null,null,null,1.5]");
 }
 
 TEST(JsonWriterTest, StringsAreAlwaysValidJson) {

@@ -1,5 +1,6 @@
 #include "worker/data/dataset.h"
 
+#include <numbers>
 #include <sys/stat.h>
 
 #include <gmock/gmock.h>
@@ -61,6 +62,28 @@ TEST(TokenSetTest, IdentityFollowsContentNotNames) {
   EXPECT_EQ(make_token_set(a.path(), 20).identity(), make_token_set(b.path(), 20).identity());
   const TemporaryFolder c;
   EXPECT_NE(make_token_set(a.path(), 20).identity(), make_token_set(c.path(), 21).identity());
+}
+
+TEST(TokenSetTest, BytesOfTextAreKnownWhereEveryShardSaysThem) {
+  const TemporaryFolder a;
+  const TemporaryFolder b;
+  const auto write = [](const std::filesystem::path& folder, std::vector<int32_t> lengths) {
+    TokenWriterOptions options = writer_options(2, 4);
+    options.token_lengths = std::move(lengths);
+    auto writer = TokenWriter::create(folder, options).value();
+    EXPECT_TRUE(writer.append(counting_tokens(8, 4)));
+    EXPECT_TRUE(writer.finish());
+  };
+  write(a.path(), {1, 2, 3, 4});
+  write(b.path(), {});
+  const std::vector<std::filesystem::path> sized = {a.path()};
+  const TokenSet known = TokenSet::open(sized).value();
+  EXPECT_EQ(known.text_bytes(), 20);
+  EXPECT_DOUBLE_EQ(known.bits_per_byte(std::numbers::ln2).value_or(0), 8.0 / 20);
+  const std::vector<std::filesystem::path> both = {a.path(), b.path()};
+  const TokenSet partly = TokenSet::open(both).value();
+  EXPECT_FALSE(partly.text_bytes().has_value());
+  EXPECT_FALSE(partly.bits_per_byte(1.0).has_value());
 }
 
 TEST(TokenSetTest, RefusesShardsOfDifferentTokenizers) {

@@ -326,6 +326,36 @@ TEST(WaysOutTest, CopiesOnTheNextNodeAreNamedFirst) {
   EXPECT_EQ(plan_job(spec, with_copies)->ranks(), without->ranks()) << "there is one node";
 }
 
+TEST(WaysOutTest, ATraceTakesARingForEachTrackOfARank) {
+  const api::EngineSpec spec = xl_spec();
+  const auto without = plan_job(spec, {.ranks = 8});
+  constexpr int64_t kRingBytes = 5 << 20;
+  const auto plan = plan_job(spec, {.ranks = 8, .trace_ring_bytes = kRingBytes});
+  ASSERT_TRUE(plan && without);
+  int64_t needed = 0;
+  for (int rank = 0; rank < 8; ++rank) {
+    // Its own, and the one group there is.
+    EXPECT_EQ(plan->host_bytes(rank) - without->host_bytes(rank), 2 * kRingBytes);
+    needed += without->host_bytes(rank);
+  }
+  const auto refused = check_memory(*plan, {0, 8}, spec, {.bytes = needed});
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message,
+              HasSubstr("; run without --trace, which needs " + text::size_text(needed)));
+  // Its own, those of all ranks and of its shard, two channels, and one of the stages with the
+  // table, which of two ranks is that of all.
+  api::EngineSpec pipeline = spec;
+  pipeline.parallelism.pipeline = 2;
+  for (const int64_t ranks : {2, 4}) {
+    const JobPlace untraced{.ranks = ranks};
+    JobPlace traced = untraced;
+    traced.trace_ring_bytes = kRingBytes;
+    EXPECT_EQ(
+        plan_job(pipeline, traced)->host_bytes(0) - plan_job(pipeline, untraced)->host_bytes(0),
+        (ranks == 2 ? 5 : 6) * kRingBytes);
+  }
+}
+
 TEST(PodMemoryTest, TheManifestsLimitIsComparedWithThePod) {
   api::TrainingJobSpec job;
   job.num_nodes = 2;
@@ -348,7 +378,7 @@ TEST(PodMemoryTest, TheManifestsLimitIsComparedWithThePod) {
   EXPECT_THAT(refused, HasSubstr("wanted at most the 64.0 MiB that resources.limits.memory of "
                                  "container trainer allows a pod; "));
   job.num_proc_per_node = api::kAutoProcPerNode;
-  EXPECT_THAT(with_limit(int64_t{64} << 20), HasSubstr("on the 1 ranks here"));
+  EXPECT_THAT(with_limit(int64_t{64} << 20), HasSubstr("on the 1 rank here"));
 }
 
 TEST_F(CheckMemoryTest, TheLimitOfAProcessCountsByRank) {
