@@ -154,6 +154,15 @@ struct MemberRef {
   bool operator==(const MemberRef&) const = default;
 };
 
+/// A stall that status tells of.
+struct ToldStall {
+  Time since;
+  std::string message;
+  bool dumps_stacks = false;  ///< every rank is to print its stacks, once a stream
+
+  bool operator==(const ToldStall&) const = default;
+};
+
 /// What the coordinator may execute: a generation whose status write succeeded.
 struct MembershipOrder {
   std::string job_uid;
@@ -183,10 +192,8 @@ struct MembershipOrder {
   std::chrono::seconds join_timeout{0};
   /// End of the back-off before the generation: no ranks are started before; nullopt: none.
   std::optional<Time> starts_at;
-  /// When the stall began for which every rank is to print its stacks, once a stream; nullopt:
-  /// none.
-  std::optional<Time> dump_stacks;
-  std::string dump_reason;
+  /// The stall that status tells of now.
+  std::optional<ToldStall> stall;
 
   bool operator==(const MembershipOrder&) const = default;
 };

@@ -136,6 +136,7 @@ bool Planner::restart_if_stalled(const policies::Gang& gang) {
                              scheduled_at(), all_ready, now_});
   look_in(stall.look_again);
   if (stall.kind == policies::Stall::Kind::kNone) {
+    if (!stall.is_known) return false;
     clear_condition(next_, ConditionType::kStalled, api::reason::kNoStepProgress,
                     "steps move again", now_);
     return false;

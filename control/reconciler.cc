@@ -302,10 +302,11 @@ void Reconciler::tell_membership(const Observed& observed, const api::TrainingJo
     order.starts_at = back_off->ends;
   }
   const api::Condition* stalled = find_condition(status, api::ConditionType::kStalled);
-  if (observed.spec.progress_policy.on_stall == api::StallAction::kDumpStacks &&
-      is_true(status, api::ConditionType::kStalled)) {
-    order.dump_stacks = stalled->last_transition_time;
-    order.dump_reason = stalled->message;
+  if (is_true(status, api::ConditionType::kStalled) && stalled->last_transition_time) {
+    order.stall = {
+        .since = *stalled->last_transition_time,
+        .message = stalled->message,
+        .dumps_stacks = observed.spec.progress_policy.on_stall == api::StallAction::kDumpStacks};
   }
   const PodSets sets = sort_pods(observed.pods, observed.spec, status);
   for (const ObservedPod* pod : sets.members) {

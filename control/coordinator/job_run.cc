@@ -346,12 +346,17 @@ bool JobRun::update(Rank& rank, const coordination::RankProgress& progress, Time
 }
 
 /// One sample per look at the lowest rank, from looks between which it only trained: evaluations
-/// and checkpoints have limits of their own.
+/// and checkpoints have limits of their own. What was told as a stall says nothing of how long
+/// steps take, unless the step before was one, too.
 void JobRun::note_step_time(const RankFact& before, const RankFact& after, Time now) {
   if (after.rank != 0 || after.step <= before.step || !before.last_step_at) return;
   if (before.phase != contract::Phase::kTraining || after.phase != contract::Phase::kTraining) {
     return;
   }
+  if (after.phase_since && *after.phase_since > *before.last_step_at) return;
+  const bool told = order_->stall.has_value();
+  const bool told_before = std::exchange(told_as_stall_, told);
+  if (told && !told_before) return;
   const std::chrono::duration<double> elapsed = now - *before.last_step_at;
   step_seconds_.push_back(elapsed.count() / static_cast<double>(after.step - before.step));
   if (step_seconds_.size() > kStepTimesKept) step_seconds_.pop_front();

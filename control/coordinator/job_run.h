@@ -211,6 +211,7 @@ class JobRun {
   Timeline timeline_;
   bool moved_ = false;               ///< heartbeats came since the timeline was looked at
   std::deque<double> step_seconds_;  ///< newest steps of the lowest rank
+  bool told_as_stall_ = false;       ///< the newest of its steps
   std::optional<CheckpointFact> checkpoint_;
   std::optional<contract::RunResult> result_;
 };

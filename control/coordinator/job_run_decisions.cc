@@ -143,13 +143,13 @@ std::optional<std::vector<JobRun::Seat>> JobRun::seats() {
 }
 
 void JobRun::ask_stacks(std::vector<Decision>& decisions) {
-  if (!order_->dump_stacks) return;
+  if (!order_->stall || !order_->stall->dumps_stacks) return;
   for (auto& [uid, member] : members_) {
     if (member.connection == 0 || !is_current(member)) continue;
-    if (member.stacks_asked == order_->dump_stacks) continue;
-    member.stacks_asked = order_->dump_stacks;
+    if (member.stacks_asked == order_->stall->since) continue;
+    member.stacks_asked = order_->stall->since;
     auto message = message_to(member);
-    message->mutable_dump_stacks()->set_reason(order_->dump_reason);
+    message->mutable_dump_stacks()->set_reason(order_->stall->message);
     decisions.push_back({member.connection, std::move(message), nullptr});
   }
 }

@@ -257,6 +257,7 @@ Stall judge_stall(const StallInput& input) {
   }
   if (!is_told_of(*input.facts, blamed)) {
     stall.look_again = kStaleNews;
+    stall.is_known = false;
     return stall;
   }
   const std::optional<Time> beat = blamed.last_heartbeat_at;

@@ -69,6 +69,7 @@ struct Stall {
   std::optional<int> rank;  ///< the first that did not arrive; peers that wait for it are not
   std::string message;
   std::optional<Duration> look_again;
+  bool is_known = true;  ///< false: nobody tells of the rank to blame, and what was told stays
 };
 
 /// Judges the whole job; never a rank of which nobody tells (kStaleNews). Only training counts

@@ -311,13 +311,15 @@ TEST(StallTest, AReportIsToldOnceAndWritesNothingWhileItStands) {
   EXPECT_EQ(told, 1);
 }
 
+class Orders final : public MembershipSink {
+ public:
+  void publish(const MembershipOrder& order) override { all.push_back(order); }
+  void retire(const std::string&) override {}
+  std::vector<MembershipOrder> all;
+};
+
 TEST(StallTest, DumpStacksIsOrderedOncePerStallAndRestartsNothing) {
-  class Orders final : public MembershipSink {
-   public:
-    void publish(const MembershipOrder& order) override { all.push_back(order); }
-    void retire(const std::string&) override {}
-    std::vector<MembershipOrder> all;
-  } orders;
+  Orders orders;
   auto manifest = make_job(2);
   manifest.spec.progress_policy.on_stall = api::StallAction::kDumpStacks;
   ReportingJob job(std::move(manifest));
@@ -326,28 +328,40 @@ TEST(StallTest, DumpStacksIsOrderedOncePerStallAndRestartsNothing) {
   job.facts.now.p99_step_seconds = 0.1;
   job.step_to(7);
   ASSERT_TRUE(job.settle());
-  EXPECT_FALSE(orders.all.back().dump_stacks.has_value());
+  EXPECT_FALSE(orders.all.back().stall.has_value());
   ASSERT_TRUE(job.pass(seconds(10)));
   ASSERT_TRUE(job.is(ConditionType::kStalled));
   EXPECT_EQ(job.status().restarts.total, 0);
-  ASSERT_TRUE(orders.all.back().dump_stacks.has_value());
-  const auto first = orders.all.back().dump_stacks;
-  EXPECT_THAT(orders.all.back().dump_reason, HasSubstr("has stood at step 7"));
+  ASSERT_TRUE(orders.all.back().stall.has_value());
+  const auto first = orders.all.back().stall;
+  EXPECT_TRUE(first->dumps_stacks);
+  EXPECT_THAT(first->message, HasSubstr("has stood at step 7"));
   ASSERT_TRUE(job.pass(seconds(50)));
-  EXPECT_EQ(orders.all.back().dump_stacks, first) << "the same stall";
+  EXPECT_EQ(orders.all.back().stall, first) << "the same stall";
   job.step_to(8);
   ASSERT_TRUE(job.settle());
-  EXPECT_FALSE(orders.all.back().dump_stacks.has_value());
+  EXPECT_FALSE(orders.all.back().stall.has_value());
 }
 
 TEST(StallTest, ReportOnlyReports) {
   auto manifest = make_job(2);
   manifest.spec.progress_policy.on_stall = api::StallAction::kReport;
+  Orders orders;
   ReportingJob job(std::move(manifest));
+  job.reconciler = std::make_unique<Reconciler>(
+      Reconciler::Options{&job.cluster, &job.clock, &job.facts, &orders, {}, {}});
   job.facts.now.p99_step_seconds = 0.1;  // bound 10 s, the minimum
   job.step_to(1);
   ASSERT_TRUE(job.pass(seconds(10)));
   EXPECT_TRUE(job.is(ConditionType::kStalled));
+  ASSERT_TRUE(orders.all.back().stall.has_value()) << "the step is no measure of others";
+  EXPECT_FALSE(orders.all.back().stall->dumps_stacks);
+  for (MemberFact& member : job.facts.now.members)
+    member.silent = seconds(2);
+  ASSERT_TRUE(job.pass(seconds(2)));
+  EXPECT_TRUE(job.is(ConditionType::kStalled)) << "nobody says that steps move again";
+  for (MemberFact& member : job.facts.now.members)
+    member.silent = seconds(0);
   EXPECT_EQ(job.reason_of(ConditionType::kStalled), "HeartbeatLost");
   EXPECT_EQ(job.status().phase, api::JobPhase::kStalled);
   EXPECT_EQ(job.status().restarts.total, 0);

@@ -146,7 +146,7 @@ TEST_F(OutcomeTest, TheOrderNamesTheJobItsShapeAndItsMembers) {
   EXPECT_EQ(sink_.last.num_proc_per_node, 4);
   EXPECT_EQ(sink_.last.members.size(), 3u);
   EXPECT_FALSE(sink_.last.stopping);
-  EXPECT_FALSE(sink_.last.dump_stacks.has_value());
+  EXPECT_FALSE(sink_.last.stall.has_value());
   cluster_->delete_from_outside(pod_name("job", "job-uid-1", 1, 1));
   look();
   EXPECT_EQ(sink_.last.generation, 2);

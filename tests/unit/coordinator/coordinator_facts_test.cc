@@ -99,6 +99,43 @@ TEST_F(CoordinatorFactsTest, TheSlowStepsOfEvaluationsAreNoStepTimes) {
   a_.beat(0, 11);
   poll();
   EXPECT_EQ(facts().p99_step_seconds, 1.0);
+  a_.beat(0, 11, contract::Phase::kCheckpointing);
+  poll();
+  clock_.advance(seconds(600));
+  a_.beat(0, 11);  // a step in which somebody looks
+  poll();
+  clock_.advance(seconds(1));
+  a_.beat(0, 12);
+  poll();
+  EXPECT_EQ(facts().p99_step_seconds, 1.0);
+}
+
+// The bound of the next stall would grow with each.
+TEST_F(CoordinatorFactsTest, AStepThatWasToldAsAStallIsNoStepTime) {
+  start_training();
+  const auto step_after = [&](seconds time, int64_t step) {
+    clock_.advance(time);
+    a_.beat(0, step);
+    poll();
+  };
+  for (int64_t step = 1; step <= 10; ++step)
+    step_after(seconds(1), step);
+  for (int64_t stall = 0; stall < 4; ++stall) {
+    MembershipOrder order = order_of_two_nodes();
+    order.stall = {clock_.now() + seconds(10), "rank 1 has stood"};
+    coordinator_.publish(order);
+    step_after(seconds(600), 11 + 2 * stall);
+    coordinator_.publish(order_of_two_nodes());
+    step_after(seconds(2), 12 + 2 * stall);
+    EXPECT_EQ(facts().p99_step_seconds, 2.0);
+  }
+  // Steps that take as long for good.
+  MembershipOrder order = order_of_two_nodes();
+  order.stall = {clock_.now() + seconds(10), "rank 1 has stood"};
+  coordinator_.publish(order);
+  step_after(seconds(30), 19);
+  step_after(seconds(30), 20);
+  EXPECT_EQ(facts().p99_step_seconds, 30.0);
 }
 
 TEST_F(CoordinatorFactsTest, TheTimelineFollowsTheRankThatHoldsTheOthersUp) {
@@ -175,19 +212,21 @@ TEST_F(CoordinatorFactsTest, FactsTellWhereARankStands) {
 TEST_F(CoordinatorFactsTest, AsksForStacksOncePerStall) {
   start_training();
   MembershipOrder order = order_of_two_nodes();
-  order.dump_stacks = clock_.now();
-  order.dump_reason = "rank 1 has stood";
+  order.stall = {clock_.now(), "rank 1 has stood", /*dumps_stacks=*/true};
   coordinator_.publish(order);
   auto told = a_.told();
   ASSERT_EQ(told.size(), 1u);
   EXPECT_EQ(told[0].dump_stacks().reason(), "rank 1 has stood");
   EXPECT_EQ(b_.told().size(), 1u);
-  order.dump_reason = "the same stall, other words";
+  order.stall->message = "the same stall, other words";
   coordinator_.publish(order);
   EXPECT_THAT(a_.told(), IsEmpty());
-  order.dump_stacks.reset();
+  order.stall.reset();
   coordinator_.publish(order);
-  order.dump_stacks = clock_.now() + seconds(60);
+  order.stall = {clock_.now() + seconds(60), "another", /*dumps_stacks=*/false};
+  coordinator_.publish(order);
+  EXPECT_THAT(a_.told(), IsEmpty());
+  order.stall->dumps_stacks = true;
   coordinator_.publish(order);
   EXPECT_EQ(a_.told().size(), 1u);
 }
@@ -195,7 +234,7 @@ TEST_F(CoordinatorFactsTest, AsksForStacksOncePerStall) {
 TEST_F(CoordinatorFactsTest, AsksForStacksAgainOnTheNextStream) {
   start_training();
   MembershipOrder order = order_of_two_nodes();
-  order.dump_stacks = clock_.now();
+  order.stall = {clock_.now(), "rank 1 has stood", /*dumps_stacks=*/true};
   coordinator_.publish(order);
   a_.leave();  // perhaps before it has heard
   poll();
