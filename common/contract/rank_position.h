@@ -19,12 +19,13 @@ struct InstructionName {
   static constexpr size_t kMaxKindBytes = 16;
 };
 
-/// Written by the rank alone with plain stores, before each instruction. The stores are not one: a
-/// reading may mix two instructions of a rank that moves, never of one that stands.
+/// Written by the rank alone with plain stores, before each instruction and around waits. The
+/// stores are not one: a reading may mix two instructions of a rank that moves, never of one that
+/// stands.
 struct RankPosition {
-  /// Logical time of the instruction, since the process started (docs/concepts/stalls.md). Of two
-  /// ranks of which one waits for the other, the one that waits has the higher one, so the lowest
-  /// is the rank that has not arrived.
+  /// Logical time of the instruction, or of what follows a program, since the process started
+  /// (docs/concepts/stalls.md). Of two ranks of which one waits for the other, the one that waits
+  /// has the higher one, so the lowest is the rank that has not arrived.
   std::atomic<int64_t> arrivals;
   std::array<std::atomic<uint64_t>, InstructionName::kMaxKindBytes / sizeof(uint64_t)> kind;
   std::atomic<int32_t> micro_batch;

@@ -30,7 +30,7 @@ trainyard_test(generator_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker
 trainyard_test(trained_model_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/sample/trained_model_test.cc
                DEPS worker_sample worker_matrix worker_checkpoint)
 trainyard_test(engine_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/engine/engine_test.cc ${CMAKE_CURRENT_LIST_DIR}/worker/engine/exact_limit_test.cc ${CMAKE_CURRENT_LIST_DIR}/worker/engine/ragged_batch_test.cc ${CMAKE_CURRENT_LIST_DIR}/worker/engine/documents_test.cc ${CMAKE_CURRENT_LIST_DIR}/worker/rank/work_meter_test.cc DEPS tests_comm_world worker_matrix)
-trainyard_test(engine_ranks_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/engine/engine_ranks_test.cc DEPS tests_comm_world worker_matrix)
+trainyard_test(engine_ranks_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/engine/engine_ranks_test.cc DEPS tests_comm_world worker_matrix worker_rank agent_process)
 trainyard_test(preflight_test TIER unit
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/job/preflight_test.cc ${CMAKE_CURRENT_LIST_DIR}/worker/job/inputs_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/worker/job/unused_parameters_test.cc ${CMAKE_CURRENT_LIST_DIR}/worker/job/early_stop_test.cc

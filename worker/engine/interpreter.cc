@@ -85,7 +85,6 @@ Result<ControlWord> Interpreter::run(StepSetup of_run) {
   kernels().clear(machine_.words, sizeof(StepWords));
   if (status) status = machine_.device->status();  // no instruction is to blame
   if (status) status = run_program(program);
-  level_base_ += setup.program->level_max;
   machine_.device->end_part(status.has_value());
   if (status) status = machine_.device->status();
   if (!status) {
@@ -105,6 +104,8 @@ Status Interpreter::run_program(const StepProgram& program) {
     }
     ++id;
   }
+  level_base_ += frame_->setup.program->level_max;
+  if (machine_.observer->on_end) machine_.observer->on_end(level_base_ + 1);
   return wait_for(frame_->control_work);
 }
 

@@ -33,6 +33,10 @@ struct StepObserver {
   /// Before each instruction of any program: its id there and its place in logical time. Of ranks
   /// of which one waits for the other, the one that waits is later.
   std::function<void(int id, const Instruction& instruction, int64_t level)> on_instruction;
+  /// After the last instruction of a program: `level` is above those of all ranks in it; of a
+  /// snapshot, in which nobody waits, it is the same. What the program has begun may still be
+  /// waited for.
+  std::function<void(int64_t level)> on_end;
   /// Before (true) and after each wait for other ranks.
   std::function<void(bool waits)> on_wait;
   /// Steps and evaluations, their instructions and what these wait for, on Track::kStep, and where

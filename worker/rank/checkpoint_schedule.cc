@@ -209,11 +209,8 @@ Status CheckpointSchedule::remember_when_due() {
 Result<bool> CheckpointSchedule::may_remember() {
   if (!memory_due_ || !replicas_) return true;
   using Round = StateReplicas::Round;
-  auto least = static_cast<int64_t>(replicas_->round());
-  TRAINYARD_TRY(context_.groups->world
-                    ->all_reduce(std::as_writable_bytes(std::span(&least, 1)), DType::kInt64,
-                                 comm::ReduceOp::kMin)
-                    ->wait());
+  TRAINYARD_ASSIGN(const int64_t least,
+                   agree(static_cast<int64_t>(replicas_->round()), comm::ReduceOp::kMin));
   if (least == static_cast<int64_t>(Round::kSending)) return false;
   if (least != static_cast<int64_t>(Round::kFailed)) {
     state_.memory()->settle(least == static_cast<int64_t>(Round::kComplete));
@@ -227,7 +224,7 @@ Result<bool> CheckpointSchedule::may_remember() {
 
 /// After a round that has failed on any rank. The first rank on which it has tells people why.
 Status CheckpointSchedule::end_copies() {
-  comm::Communicator& world = *context_.groups->world;
+  const comm::Communicator& world = *context_.groups->world;
   const bool failed = replicas_->round() == StateReplicas::Round::kFailed;
   const Error why = replicas_->failure();
   const std::string what =
@@ -238,11 +235,8 @@ Status CheckpointSchedule::end_copies() {
   replicas_.reset();
   context_.groups->end_across_nodes();
   state_.memory()->forget_copies();
-  int64_t first = failed ? world.rank() : world.size();
-  TRAINYARD_TRY(world
-                    .all_reduce(std::as_writable_bytes(std::span(&first, 1)), DType::kInt64,
-                                comm::ReduceOp::kMin)
-                    ->wait());
+  TRAINYARD_ASSIGN(const int64_t first,
+                   agree(failed ? world.rank() : world.size(), comm::ReduceOp::kMin));
   if (first == world.rank() && context_.warn)
     context_.warn(what + ": " + why.message + "; a pod that is lost resumes from the disk");
   return {};
@@ -253,13 +247,18 @@ Status CheckpointSchedule::end_copies() {
 Result<int64_t> CheckpointSchedule::affordable_interval(Duration cost) {
   const double step_s = std::chrono::duration<double>(step_time_).count();
   const double cost_s = std::chrono::duration<double>(cost).count();
-  auto steps = static_cast<int64_t>(std::clamp(
-      std::ceil(cost_s / (kMemoryShare * std::max(step_s, 1e-9))), 1.0, kLongestInterval));
+  const double steps = std::clamp(std::ceil(cost_s / (kMemoryShare * std::max(step_s, 1e-9))), 1.0,
+                                  kLongestInterval);
+  return agree(static_cast<int64_t>(steps), comm::ReduceOp::kMax);
+}
+
+/// What all ranks' numbers come to.
+Result<int64_t> CheckpointSchedule::agree(int64_t own, comm::ReduceOp op) {
+  const Progress::Waiting waiting(*context_.progress);
   TRAINYARD_TRY(context_.groups->world
-                    ->all_reduce(std::as_writable_bytes(std::span(&steps, 1)), DType::kInt64,
-                                 comm::ReduceOp::kMax)
+                    ->all_reduce(std::as_writable_bytes(std::span(&own, 1)), DType::kInt64, op)
                     ->wait());
-  return steps;
+  return own;
 }
 
 Status CheckpointSchedule::settle(const checkpoint::CheckpointOutcome& outcome) {
@@ -329,7 +328,10 @@ Status CheckpointSchedule::drain() {
     return {};
   }
   const std::chrono::milliseconds timeout = checkpoint::WriterOptions{}.save_limit + kTalkTimeout;
-  const auto outcome = writer_->wait(timeout);
+  const auto outcome = [&] {
+    const Progress::Waiting waiting(*context_.progress);
+    return writer_->wait(timeout);
+  }();
   if (!outcome) {
     return Error{
         ErrorCode::kDeadline,
@@ -387,14 +389,15 @@ Status CheckpointSchedule::start() {
 /// Waits, but no longer than until a rank is asked to stop; whether one is.
 Result<bool> CheckpointSchedule::asked_to_stop_within(Duration pause) {
   const MonoTime end = context_.clock->mono() + pause;
+  const Progress::Waiting waiting(*context_.progress);
   while (true) {
     // Clocks differ between ranks: they go on together.
     const bool stop = context_.stop_requested();
     TRAINYARD_ASSIGN(const bool stopping, group_->any(stop));
     if (stopping) return true;
     const Duration left = end - context_.clock->mono();
-    TRAINYARD_ASSIGN(const bool waiting, group_->any(left > Duration::zero()));
-    if (!waiting) return false;
+    TRAINYARD_ASSIGN(const bool goes_on, group_->any(left > Duration::zero()));
+    if (!goes_on) return false;
     std::this_thread::sleep_for(std::clamp<Duration>(left, Duration::zero(), kStopLook));
   }
 }

@@ -76,6 +76,7 @@ class CheckpointSchedule {
   Result<bool> may_remember();
   Status end_copies();
   Result<int64_t> affordable_interval(Duration cost);
+  Result<int64_t> agree(int64_t own, comm::ReduceOp op);
   Status settle(const checkpoint::CheckpointOutcome& outcome);
   void tell_notes();
   void count_commit(const checkpoint::CheckpointOutcome& outcome);

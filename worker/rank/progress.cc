@@ -68,8 +68,11 @@ void Progress::instruction(int id) {
   if (!faults_.empty()) faults_.at_instruction(page_->step.load(kRelaxed), id);
 }
 
-void Progress::position(const contract::InstructionName& name, int64_t level) {
+void Progress::position(const contract::InstructionName& name) {
   contract::store(name, page_->position);
+}
+
+void Progress::level(int64_t level) {
   level_ = level;
   waits(false);
 }

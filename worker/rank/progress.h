@@ -39,11 +39,24 @@ class Progress {
   void set_phase(contract::Phase phase);
   void set_total_steps(int64_t steps);
   void instruction(int id);
-  /// The instruction about to begin, in words, and its place in logical time.
-  void position(const contract::InstructionName& name, int64_t level);
-  /// Whether it waits for other ranks: then it is later than ranks at the same instruction that do
-  /// not, for which it may wait within that.
+  /// The instruction about to begin, in words.
+  void position(const contract::InstructionName& name);
+  /// Its place in logical time, or that of what follows a program.
+  void level(int64_t level);
+  /// Whether it waits for other ranks: then it is later than ranks at the same level that do not,
+  /// for which it may wait there.
   void waits(bool waits);
+  /// Waits for other ranks outside of programs, as long as it lives. Not nested.
+  class Waiting {
+   public:
+    explicit Waiting(Progress& progress) : progress_(progress) { progress_.waits(true); }
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+    ~Waiting() { progress_.waits(false); }
+
+   private:
+    Progress& progress_;
+  };
   /// This rank's own part of a step, smoothed.
   void work_seconds(double seconds);
   void step_done(const StepProgress& progress);
@@ -64,7 +77,7 @@ class Progress {
  private:
   explicit Progress(contract::ProgressPage* page) : page_(page) {}
   contract::ProgressPage* page_;
-  int64_t level_ = 0;
+  int64_t level_ = 1;  ///< as that of the first instruction
   FaultPlan faults_;
 };
 

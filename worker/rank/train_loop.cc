@@ -123,11 +123,12 @@ class Run {
     StepObserver observer{.spans = context_.spans};
     observer.on_instruction = [this](int id, const Instruction& instruction, int64_t level) {
       context_.progress->position({name_of(instruction.kind), instruction.micro_batch,
-                                   std::max(instruction.layer, instruction.unit)},
-                                  level);
+                                   std::max(instruction.layer, instruction.unit)});
+      context_.progress->level(level);
       work_.instruction(instruction.kind, context_.clock->mono());
       context_.progress->instruction(id);
     };
+    observer.on_end = [this](int64_t level) { context_.progress->level(level); };
     observer.on_wait = [this](bool waits) {
       context_.progress->waits(waits);
       work_.wait(waits, context_.clock->mono());

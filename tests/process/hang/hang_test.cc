@@ -169,6 +169,7 @@ TEST_F(HangTest, ASpinningRankIsNamedWithItsInstruction) {
 // Tensor ranks run the same instructions and wait for each other within them.
 TEST_F(HangTest, ATensorRankThatSpinsIsNamedAndNotTheOneThatWaitsAtTheSameInstruction) {
   for (const int rank : {0, 1}) {
+    if (!testing_support::in_sample("a tensor rank that spins", rank, 2)) continue;
     const std::string message = blamed_for({.steps = 200,
                                             .most_stall_s = 3,
                                             .fault = std::to_string(rank) + ":1:30.1:spin",
@@ -196,7 +197,7 @@ TEST_F(HangTest, AStoppedRankOfAMeshIsNamedWhereverItIs) {
                                            {4, "{tensor: 2, sequenceParallel: true}"},
                                            {4, "{context: 2}"}}) {
     for (int rank = 0; rank < ranks; ++rank) {
-      if (!testing_support::in_sample("a rank of a mesh that is stopped", index++, 9)) continue;
+      if (!testing_support::in_sample("a rank of a mesh that is stopped", index++, 28)) continue;
       SCOPED_TRACE(parallelism + ", rank " + std::to_string(rank));
       const std::string message = blamed_for({.steps = 200,
                                               .most_stall_s = 3,
@@ -208,6 +209,42 @@ TEST_F(HangTest, AStoppedRankOfAMeshIsNamedWhereverItIs) {
       std::filesystem::remove_all(run_dir());
     }
   }
+}
+
+// Its first stage is done with an evaluation long before the last one begins.
+TEST_F(HangTest, ARankOfAPipelineThatSpinsInAnEvaluationIsNamed) {
+  int64_t index = 0;
+  for (const auto& [ranks, pipeline] : {std::pair(2, 2), {3, 3}, {4, 2}, {6, 3}}) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      for (const int instruction : {0, 8, 16}) {
+        if (!testing_support::in_sample("a rank that spins in an evaluation", index++, 45))
+          continue;
+        SCOPED_TRACE("rank " + std::to_string(rank) + " of " + std::to_string(ranks));
+        const std::string message = blamed_for(
+            {.steps = 100,
+             .most_stall_s = 3,
+             .evaluation_steps = 15,
+             .fault = std::to_string(rank) + ":1:15." + std::to_string(instruction) + ":spin",
+             .ranks = ranks,
+             .layers = 4,
+             .parallelism = "{pipeline: " + std::to_string(pipeline) + "}"});
+        EXPECT_THAT(message, HasSubstr("rank " + std::to_string(rank) +
+                                       " has stood at step 15 in phase Evaluating"));
+        std::filesystem::remove_all(run_dir());
+      }
+    }
+  }
+}
+
+// The others are done with their snapshots, and wait for it to write its part.
+TEST_F(HangTest, ARankThatSpinsBeforeTheLastSnapshotIsNamed) {
+  const std::string message = blamed_for({.steps = 30,
+                                          .most_stall_s = 3,
+                                          .checkpoint_steps = 1000,
+                                          .fault = "1:1:checkpointing:spin",
+                                          .layers = 4,
+                                          .parallelism = "{pipeline: 2}"});
+  EXPECT_THAT(message, HasSubstr("rank 1 has stood at step 30 in phase Checkpointing"));
 }
 
 // Enough steps before the fault that the bound of training is known, and another one.

@@ -6,6 +6,8 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <set>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -13,10 +15,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "agent/progress_page.h"
 #include "tests/comm/worker/comm/world.h"
 #include "worker/device/cpu_device.h"
 #include "worker/engine/engine.h"
 #include "worker/matrix/world.h"
+#include "worker/rank/progress.h"
 
 namespace trainyard::engine {
 namespace {
@@ -25,6 +29,8 @@ using ::testing::HasSubstr;
 
 /// Much longer than any wait here that ends in order.
 constexpr std::chrono::seconds kDeadline{90};
+/// As long as a rank that hangs in a test does so until the others have gone past it.
+constexpr std::chrono::seconds kPatience{15};
 
 /// Runs `rank_main` on every rank of a mesh, with an engine of `spec`. All engines live until every
 /// rank has returned.
@@ -32,7 +38,7 @@ void for_each_rank(const api::EngineSpec& spec, const layout::Mesh& mesh,
                    const std::function<void(comm::Groups& groups, Engine& engine)>& rank_main) {
   std::barrier all_returned(mesh.size());
   const auto one_rank = [&](comm::Communicator& world) {
-    auto groups = comm::Groups::make(world, mesh);
+    auto groups = comm::Groups::make(world, mesh, spec.parallelism.chunks_per_stage);
     ASSERT_TRUE(groups) << groups.error().message;
     const auto device = *make_cpu_device();
     const auto engine = Engine::create({.spec = spec, .device = device.get(), .groups = &*groups});
@@ -114,50 +120,122 @@ TEST(EngineRanksTest, AnEvaluationThatOneStageIsAskedToStopEndsOnAll) {
   });
 }
 
-using Levels = std::vector<std::atomic<int64_t>>;
-
-/// Whether every level but that of `hung` is above it.
-bool is_lowest(const Levels& levels, int hung) {
-  const int64_t level = levels[static_cast<size_t>(hung)];
-  return std::count_if(levels.begin(), levels.end(),
-                       [&](const std::atomic<int64_t>& other) { return other <= level; }) == 1;
-}
-
-/// Waits until the levels stand still and `hung` has the lowest.
-void expect_others_wait(const Levels& levels, int hung) {
-  const auto give_up = std::chrono::steady_clock::now() + kDeadline;
-  for (int quiet = 0; quiet < 50 && std::chrono::steady_clock::now() < give_up; ++quiet) {
-    const std::vector<int64_t> before(levels.begin(), levels.end());
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    const bool stands = before == std::vector<int64_t>(levels.begin(), levels.end());
-    if (!stands || !is_lowest(levels, hung)) quiet = 0;
+/// What the ranks' agents read of where these stand.
+class Pages {
+ public:
+  explicit Pages(int ranks) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      pages_.push_back(*agent::SharedProgressPage::create());
+      progress_.push_back(*Progress::map(pages_.back().fd()));
+    }
   }
-  EXPECT_TRUE(is_lowest(levels, hung)) << "rank " << hung << " hangs";
+  Progress& of(int rank) { return progress_[static_cast<size_t>(rank)]; }
+
+  std::vector<int64_t> arrivals() const {
+    std::vector<int64_t> all;
+    for (const agent::SharedProgressPage& page : pages_)
+      all.push_back(page.page().position.arrivals.load());
+    return all;
+  }
+
+ private:
+  std::vector<agent::SharedProgressPage> pages_;
+  std::vector<Progress> progress_;
+};
+
+/// Whether `hung` is before all others.
+bool is_first(const std::vector<int64_t>& arrivals, int hung) {
+  const int64_t its = arrivals[static_cast<size_t>(hung)];
+  return std::count_if(arrivals.begin(), arrivals.end(),
+                       [&](int64_t others) { return others <= its; }) == 1;
 }
 
-/// The levels of whoever waits are above that of the rank it waits for: the lowest is the one that
-/// hangs.
-TEST(EngineRanksTest, TheRankOfAStageThatHangsHasTheLowestLevel) {
-  for (int hung = 0; hung < 3; ++hung) {
-    api::EngineSpec spec = spec_of_stage(1);
-    spec.parallelism.pipeline = 3;
+/// A step, which the weights are gathered for, a snapshot and two pieces of an evaluation.
+void run_programs(const api::EngineSpec& spec, comm::Groups& groups, Engine& engine,
+                  Progress& progress) {
+  const auto stream = matrix::make_token_stream(8192, spec.model.vocab, 1);
+  matrix::StreamBatches batches(stream, spec, groups.data_ranks(), groups.data_rank());
+  const auto report = engine.step(batches);
+  ASSERT_TRUE(report) << report.error().message;
+  ASSERT_TRUE(engine.at_snapshot([] { return Status(); }));
+  {
+    const Progress::Waiting waiting(progress);
+    ASSERT_TRUE(groups.world->barrier()->wait());
+  }
+  const int64_t windows = spec.batch.global_sequences * 4 - 1;
+  api::EngineSpec held_out = spec;
+  held_out.batch = {.global_sequences = windows, .micro_sequences = 1};
+  matrix::StreamBatches evaluated(stream, held_out, groups.data_ranks(), groups.data_rank());
+  const auto loss = engine.evaluate(evaluated, windows, 1);
+  ASSERT_TRUE(loss) << loss.error().message;
+}
+
+/// Whoever waits is later in logical time than the rank it waits for, also by way of others: the
+/// first is the one that hangs, wherever that is.
+TEST(EngineRanksTest, ARankThatHangsIsTheFirstInLogicalTimeInEveryInstruction) {
+  using enum api::PipelineSchedule;
+  struct Case {
+    int stage;
+    layout::Mesh mesh;
+    api::PipelineSchedule schedule = kOneFOneB;
+  };
+  for (const auto& [stage, mesh, schedule] : std::vector<Case>{{1, {.pp = 2}},
+                                                               {1, {.pp = 3}},
+                                                               {1, {.pp = 2}, kInterleaved},
+                                                               {1, {.pp = 2}, kZeroBubbleH1},
+                                                               {0, {.pp = 2, .dp = 2}},
+                                                               {1, {.pp = 2, .dp = 1, .fsdp = 2}},
+                                                               {1, {.pp = 3, .dp = 2}},
+                                                               {3, {.dp = 1, .fsdp = 2}},
+                                                               {1, {.tp = 2}},
+                                                               {1, {.pp = 2, .cp = 2}}}) {
+    api::EngineSpec spec = mesh.tp * mesh.cp == 1 ? spec_of_stage(stage)
+                                                  : matrix::context_spec(api::NumberFormat::kFP32);
+    spec.parallelism.zero_stage = stage;
+    spec.parallelism.pipeline = mesh.pp;
+    spec.parallelism.pipeline_schedule = schedule;
+    if (schedule == kInterleaved) {
+      spec.parallelism.chunks_per_stage = 2;
+      spec.batch.global_sequences = 12;
+    }
+    spec.parallelism.tensor = mesh.tp;
+    spec.parallelism.context = mesh.cp;
     spec.batch.micro_sequences = 1;
-    const auto stream = matrix::make_token_stream(4096, spec.model.vocab, 1);
-    Levels levels(3);
-    std::atomic<bool> released{false};
-    for_each_rank(spec, {.pp = 3}, [&](comm::Groups& groups, Engine& engine) {
-      const int rank = groups.world->rank();
-      engine.observer().on_instruction = [&](int id, const Instruction&, int64_t level) {
-        levels[static_cast<size_t>(rank)] = level;
-        if (rank != hung || id != static_cast<int>(engine.program().size()) / 2) return;
-        expect_others_wait(levels, hung);
-        released = true;
-      };
-      matrix::StreamBatches batches(stream, spec, 1, 0);
-      const auto report = engine.step(batches);
-      ASSERT_TRUE(report) << report.error().message;
-    });
-    EXPECT_TRUE(released);
+    for (int hung = 0; hung < mesh.size(); ++hung) {
+      SCOPED_TRACE("pipeline " + std::to_string(mesh.pp) + ", ZeRO " + std::to_string(stage) +
+                   ", rank " + std::to_string(hung) + " of " + std::to_string(mesh.size()));
+      Pages pages(mesh.size());
+      std::set<InstructionKind> hung_in;
+      std::string missed;
+      for_each_rank(spec, mesh, [&](comm::Groups& groups, Engine& engine) {
+        const int rank = groups.world->rank();
+        Progress& progress = pages.of(rank);
+        engine.observer().on_instruction = [&](int id, const Instruction& instruction,
+                                               int64_t level) {
+          progress.level(level);
+          if (rank != hung || !missed.empty()) return;
+          hung_in.insert(instruction.kind);
+          const auto give_up = std::chrono::steady_clock::now() + kPatience;
+          std::vector<int64_t> before;
+          for (auto now = pages.arrivals(); now != before || !is_first(now, hung);
+               now = pages.arrivals()) {
+            before = std::move(now);
+            std::this_thread::sleep_for(std::chrono::microseconds(100));
+            if (std::chrono::steady_clock::now() < give_up) continue;
+            missed = std::to_string(id) + " (" + to_string(instruction) + ")";
+            return;
+          }
+        };
+        engine.observer().on_end = [&](int64_t level) { progress.level(level); };
+        engine.observer().on_wait = [&](bool waits) { progress.waits(waits); };
+        run_programs(spec, groups, engine, progress);
+      });
+      ASSERT_EQ(missed, "") << "another rank is as early as the one that hangs there";
+      EXPECT_THAT(hung_in, ::testing::IsSupersetOf(
+                               {InstructionKind::kForward, InstructionKind::kBackwardInput,
+                                InstructionKind::kReduceControl, InstructionKind::kOptimize,
+                                InstructionKind::kSnapshot}));
+    }
   }
 }
 
