@@ -65,6 +65,9 @@ Result<std::string> check_gpu_memory(const MemoryPlan& plan, const api::EngineSp
 Result<std::string> check_pod_memory(const MemoryPlan& plan, const api::TrainingJobSpec& job,
                                      const api::EngineSpec& complete);
 
+/// Whether they fit.
+bool fits_pods(const MemoryPlan& plan, const api::TrainingJobSpec& job);
+
 /// What ZeRO stages 2 and 3 make a pipeline send, where stage 1 fits into `room` as well; empty
 /// where that is not so. For people.
 std::string sharding_doubt(const MemoryPlan& plan, const MemoryPlan& at_stage_1,

@@ -130,7 +130,8 @@ std::vector<int64_t> MemoryPlan::micro_batches_of(int rank) const {
 }
 
 MemoryPlan::Share MemoryPlan::make_share(const Model& model, int rank) const {
-  const StepShape shape = step_shape(setup_.spec, partition_, data_rank(rank), setup_.formats);
+  StepShape shape = step_shape(setup_.spec, partition_, data_rank(rank), setup_.formats);
+  shape.is_bound = setup_.is_bound;
   const Lowering lowering = lowering_of(rank);
   StepProgram program =
       lower(training_schedule(shape.schedule, stages_, shape.rounds, lowering.at.pp), lowering);

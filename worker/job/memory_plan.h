@@ -57,6 +57,8 @@ struct MemoryPlanSetup {
   int ranks_with_copies = 0;     ///< of a node, of whose states the next node keeps copies; 0: none
   bool shares_memory = true;     ///< all ranks on one host, and not over TCP
   int64_t trace_ring_bytes = 0;  ///< of each track of a rank that keeps its spans; 0: none does
+  /// Buffers of units count as if they lay without a gap: a lower bound, which is planned faster.
+  bool is_bound = false;
 };
 
 /// One rank's bytes by purpose.

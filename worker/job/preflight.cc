@@ -120,8 +120,7 @@ Result<std::string> check_pods(const api::TrainingJobSpec& job, const Inputs* in
   if (!may_doubt) return std::string();
   spec.parallelism.zero_stage = 1;
   TRAINYARD_ASSIGN(const MemoryPlan at_stage_1, plan_job(spec, place));
-  const auto in_pods = check_pod_memory(at_stage_1, job, spec);
-  return in_pods && in_pods->empty() ? sharding_doubt(plan, at_stage_1, {}) : std::string();
+  return fits_pods(at_stage_1, job) ? sharding_doubt(plan, at_stage_1, {}) : std::string();
 }
 
 }  // namespace trainyard::engine

@@ -39,6 +39,8 @@ class ArenaPlanner {
   bool is_alive(int buffer) const { return buffers_[static_cast<size_t>(buffer)].alive; }
   /// Time passes: lives are counted in these.
   void tick() { ++now_; }
+  /// Most bytes alive at one time so far: no plan has less.
+  int64_t live_bytes_max() const { return live_bytes_max_; }
 
   /// Each buffer at the lowest offset that fits, in the best of three orders (greedy by size, by
   /// lifetime, by their product; Pisarchyk & Lee 2020), each of them improved a few times by

@@ -54,17 +54,20 @@ StepPlan make_step_plan(const StepProgram& program, const Model& model, const Lo
                     .formats = shape.formats};
   };
   const Schedule schedule = training_schedule(shape.schedule, stages, shape.rounds, pp);
-  StepPlan plan{.memory = ProgramMemory(
-                    ActivationTemplate::make(model, stages, pp, extent_of(shape.largest),
-                                             {.weights_apart = runs_weights_apart(schedule),
-                                              .recompute = shape.recompute}),
-                    schedule, UnitBuffers(program, *lowering.layout, shape.formats.sums))};
-  if (shape.evaluated > 0)
-    plan.evaluation = forward_memory(model, lowering, extent_of(shape.evaluated));
+  StepPlan plan{
+      .memory = ProgramMemory(
+          ActivationTemplate::make(
+              model, stages, pp, extent_of(shape.largest),
+              {.weights_apart = runs_weights_apart(schedule), .recompute = shape.recompute}),
+          schedule, UnitBuffers(program, *lowering.layout, shape.formats.sums, shape.is_bound))};
+  if (shape.evaluated > 0) {
+    plan.evaluation = forward_memory(model, lowering, extent_of(shape.evaluated), shape.is_bound);
+  }
   return plan;
 }
 
-ProgramMemory forward_memory(const Model& model, const Lowering& own, OpExtent extent) {
+ProgramMemory forward_memory(const Model& model, const Lowering& own, OpExtent extent,
+                             bool is_bound) {
   extent.trains = false;
   Lowering lowering = own;
   // Two rounds of all ranks: what is lent to the last layers of one and the first of the next is
@@ -73,7 +76,7 @@ ProgramMemory forward_memory(const Model& model, const Lowering& own, OpExtent e
   const Schedule schedule =
       evaluation_schedule(lowering.stages, lowering.micro_batches, lowering.at.pp);
   return {ActivationTemplate::make(model, lowering.stages, lowering.at.pp, extent, {}), schedule,
-          UnitBuffers(lower(schedule, lowering), *lowering.layout, extent.formats.sums)};
+          UnitBuffers(lower(schedule, lowering), *lowering.layout, extent.formats.sums, is_bound)};
 }
 
 }  // namespace trainyard::engine

@@ -56,6 +56,7 @@ struct StepShape {
   kernels::DeviceFormats formats;
   api::PipelineSchedule schedule = api::PipelineSchedule::kOneFOneB;
   api::Recompute recompute = api::Recompute::kNone;
+  bool is_bound = false;  ///< as in UnitBuffers: for a look at the sizes
 };
 
 /// What a rank holds for its steps, and for the evaluations between them.
@@ -75,6 +76,7 @@ StepPlan make_step_plan(const StepProgram& program, const Model& model, const Lo
                         const StepShape& shape);
 
 /// Memory of any program without backward passes whose micro-batches are not larger than `extent`.
-ProgramMemory forward_memory(const Model& model, const Lowering& lowering, OpExtent extent);
+ProgramMemory forward_memory(const Model& model, const Lowering& lowering, OpExtent extent,
+                             bool is_bound = false);
 
 }  // namespace trainyard::engine

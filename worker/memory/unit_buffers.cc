@@ -7,7 +7,8 @@
 
 namespace trainyard::engine {
 
-UnitBuffers::UnitBuffers(const StepProgram& program, const layout::Layout& layout, DType sum_type) {
+UnitBuffers::UnitBuffers(const StepProgram& program, const layout::Layout& layout, DType sum_type,
+                         bool is_bound) {
   const layout::Sharding& sharding = layout.sharding();
   const std::vector<Instruction>& listed = program.listed();
   trains_ = std::any_of(listed.begin(), listed.end(), [](const Instruction& i) {
@@ -49,6 +50,11 @@ UnitBuffers::UnitBuffers(const StepProgram& program, const layout::Layout& layou
     if (sharding.sums && i.kind == InstructionKind::kAccumulate) sums.end(i.unit);
     sums.tick();
     weights.tick();
+  }
+  if (is_bound) {
+    sum_bytes_ = sums.live_bytes_max();
+    weight_bytes_ = weights.live_bytes_max();
+    return;
   }
   ArenaPlan plan = sums.plan();
   sum_bytes_ = plan.total_bytes;

@@ -20,8 +20,10 @@ namespace trainyard::engine {
 class UnitBuffers {
  public:
   UnitBuffers() = default;
-  /// `sum_type`: of gradients, kInt64 or kFloat32.
-  UnitBuffers(const StepProgram& program, const layout::Layout& layout, DType sum_type);
+  /// `sum_type`: of gradients, kInt64 or kFloat32. `is_bound`: gives nothing a place, so that
+  /// sums() and weights() must not be called; bytes() are the most that are alive at one time.
+  UnitBuffers(const StepProgram& program, const layout::Layout& layout, DType sum_type,
+              bool is_bound = false);
 
   int64_t bytes() const { return sum_bytes_ + weight_bytes_; }
   int64_t sum_bytes() const { return sum_bytes_; }

@@ -57,13 +57,19 @@ class Lowered {
   }
 
   /// After take(): where what belongs to the `i`-th pass of the schedule begins.
-  size_t begin_of(size_t i) const { return reached_[expanded_[i]]; }
+  size_t begin_of(size_t i) const { return reached_[expanded_[i].pass] + expanded_[i].messages; }
 
  private:
   struct Reduction {
     int unit = 0;
     int micro_batch = -1;  ///< -1: of all of them together
     bool last = false;     ///< of the step
+  };
+  /// Where a pass of the schedule begins: among the passes by layer, and behind which of the
+  /// messages before that.
+  struct Begin {
+    size_t pass = 0;
+    size_t messages = 0;
   };
 
   /// Passes of the schedule by layer, without communication.
@@ -76,7 +82,7 @@ class Lowered {
       const Pass& pass = schedule[i];
       const layout::Range layers = stages.layers(pass.stage);
       const bool with_loss = trains && pass.stage + 1 == stages.size();
-      expanded_.push_back(passes_.size());
+      note_begin();
       receive(pass);
       const auto add = [&](std::initializer_list<Kind> kinds) {
         const auto all = expand_pass(
@@ -89,13 +95,19 @@ class Lowered {
           schedule[i + 1] == weights) {
         add({Kind::kBackwardInput, Kind::kBackwardWeight});
         send(pass, passes_.size() - 1);  // the first layer's W comes last
-        expanded_.push_back(passes_.size());
+        note_begin();
         ++i;
       } else {
         add({pass.kind});
         send(pass, passes_.size());
       }
     }
+  }
+
+  void note_begin() {
+    const auto due = messages_.find(passes_.size());
+    expanded_.push_back(
+        {.pass = passes_.size(), .messages = due == messages_.end() ? 0 : due->second.size()});
   }
 
   /// Before what comes next among the passes. Also where a stage has nothing but the loss, whose F
@@ -284,8 +296,8 @@ class Lowered {
   const layout::Sharding sharding_;
   std::vector<int> units_;  // that this rank holds
   std::vector<Instruction> passes_;
-  std::vector<size_t> expanded_;  // by pass of the schedule: where it begins among passes_
-  std::vector<size_t> reached_;   // by pass: where what belongs to it begins in the program
+  std::vector<Begin> expanded_;  // by pass of the schedule
+  std::vector<size_t> reached_;  // by pass: where what belongs to it begins in the program
   std::vector<std::vector<int>> units_of_layer_;
   std::map<size_t, std::vector<Reduction>> reductions_;  // by the pass they come before
   std::map<size_t, std::vector<Instruction>> messages_;  // the same
@@ -302,13 +314,53 @@ class Lowered {
   std::vector<Instruction> program_;
 };
 
-Instruction moved(Instruction instruction, int micro_batches) {
-  if (instruction.micro_batch >= 0) instruction.micro_batch += micro_batches;
-  return instruction;
+/// The middle one of the rounds that are lowered of a repetition, whose first pass is pass `first`
+/// of the lowered schedule. Nothing, where it is not followed by one like it.
+std::optional<ProgramLoop> loop_of(const Lowered& lowered, const std::vector<Instruction>& listed,
+                                   size_t first, const Repetition& repetition) {
+  const auto round = [&](int n) {
+    return lowered.begin_of(first + static_cast<size_t>(n) * repetition.length);
+  };
+  const ProgramLoop loop{.begin = round(2), .end = round(3), .step = repetition.step};
+  if (round(4) - loop.end != loop.body()) return std::nullopt;
+  for (size_t i = loop.begin; i < loop.end; ++i) {
+    Instruction next = listed[i];
+    if (next.micro_batch >= 0) next.micro_batch += repetition.step;
+    if (listed[i + loop.body()] != next) return std::nullopt;
+  }
+  return loop;
 }
 
-/// Lowers a few of the rounds and says that the middle one runs for all that are left out. Nothing,
-/// where that one is not followed by one like it.
+/// The same for each part of a schedule in phases.
+std::optional<StepProgram> lower_phases(const Schedule& schedule,
+                                        const std::vector<Repetition>& phases,
+                                        const Lowering& lowering) {
+  const int left_out = phases.front().times - kRoundsLowered;
+  Lowering lowering_few = lowering;
+  lowering_few.micro_batches -= left_out;
+  // Rounds 0 to 3 of each phase run on this rank: the middle one, so all that are left out, and the
+  // one that it is compared with.
+  if (lowering_few.micro_batches < kRoundsLowered - 1) return std::nullopt;
+  Schedule few;
+  for (const Repetition& phase : phases) {
+    const auto begin = schedule.begin() + static_cast<std::ptrdiff_t>(phase.begin);
+    few.insert(few.end(), begin,
+               begin + static_cast<std::ptrdiff_t>(kRoundsLowered * phase.length));
+  }
+  Lowered lowered(few, lowering_few, runs_weights_apart(schedule));
+  std::vector<Instruction> listed = lowered.take();
+  std::vector<ProgramLoop> loops;
+  size_t first = 0;
+  for (const Repetition& phase : phases) {
+    const std::optional<ProgramLoop> loop = loop_of(lowered, listed, first, phase);
+    if (!loop) return std::nullopt;
+    loops.push_back(*loop);
+    first += kRoundsLowered * phase.length;
+  }
+  return StepProgram(std::move(listed), std::move(loops)).with_more_rounds(left_out);
+}
+
+/// Lowers a few of the rounds and says that the middle one runs for all that are left out.
 std::optional<StepProgram> lower_rounds(const Schedule& schedule, const Repetition& repetition,
                                         const Lowering& lowering) {
   const std::optional<Schedule> few = shortened(schedule, repetition, kRoundsLowered);
@@ -326,21 +378,10 @@ std::optional<StepProgram> lower_rounds(const Schedule& schedule, const Repetiti
   }
   Lowered lowered(*few, lowering_few, runs_weights_apart(schedule));
   std::vector<Instruction> listed = lowered.take();
-  const auto round = [&](int n) {
-    return lowered.begin_of(repetition.begin + static_cast<size_t>(n) * repetition.length);
-  };
-  const size_t begin = round(2);
-  const size_t end = round(3);
-  if (round(4) - end != end - begin) return std::nullopt;
-  for (size_t i = begin; i < end; ++i) {
-    if (listed[i + end - begin] != moved(listed[i], repetition.step)) return std::nullopt;
-  }
-  for (size_t i = end; i < listed.size(); ++i)
-    listed[i] = moved(listed[i], left_out);
-  return StepProgram(std::move(listed), {.begin = begin,
-                                         .end = end,
-                                         .times = repetition.times - kRoundsLowered + 1,
-                                         .step = repetition.step});
+  const std::optional<ProgramLoop> loop = loop_of(lowered, listed, repetition.begin, repetition);
+  if (!loop) return std::nullopt;
+  return StepProgram(std::move(listed), {*loop})
+      .with_more_rounds(repetition.times - kRoundsLowered);
 }
 
 }  // namespace
@@ -369,6 +410,10 @@ std::vector<Instruction> expand_pass(std::initializer_list<InstructionKind> kind
 }
 
 StepProgram lower(const Schedule& schedule, const Lowering& lowering) {
+  const std::vector<Repetition> phases = find_phases(schedule, kRoundsLowered);
+  if (!phases.empty()) {
+    if (auto program = lower_phases(schedule, phases, lowering)) return *std::move(program);
+  }
   const auto repetition = find_repetition(schedule, lowering.micro_batches, kRoundsLowered);
   if (repetition) {
     if (auto program = lower_rounds(schedule, *repetition, lowering)) return *std::move(program);

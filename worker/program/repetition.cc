@@ -5,6 +5,28 @@
 
 namespace trainyard::engine {
 
+std::vector<Repetition> find_phases(const Schedule& schedule, int most) {
+  std::vector<Repetition> phases;
+  for (size_t begin = 0; begin < schedule.size();) {
+    size_t length = 0;
+    while (begin + length < schedule.size() && schedule[begin + length].micro_batch == 0)
+      ++length;
+    size_t end = begin + length;
+    for (; length > 0 && end < schedule.size(); ++end) {
+      const Pass& before = schedule[end - length];
+      if (schedule[end] != Pass{before.kind, before.micro_batch + 1, before.stage}) break;
+    }
+    if (length == 0 || (end - begin) % length != 0) return {};
+    // With several stages of a rank, a part waits for that of another rank before.
+    if (schedule[begin].stage != schedule.front().stage) return {};
+    const auto times = static_cast<int>((end - begin) / length);
+    if (times <= most || (!phases.empty() && phases.front().times != times)) return {};
+    phases.push_back({.begin = begin, .length = length, .times = times, .step = 1});
+    begin = end;
+  }
+  return phases.size() > 1 ? phases : std::vector<Repetition>();
+}
+
 std::optional<Repetition> find_repetition(const Schedule& schedule, int micro_batches, int most) {
   const size_t middle = schedule.size() / 2;
   std::optional<Repetition> found;

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <vector>
 
 #include "worker/program/schedule.h"
 
@@ -15,6 +16,11 @@ struct Repetition {
   int times = 0;
   int step = 0;
 };
+
+/// Where all micro-batches, more than `most`, go through some passes of a stage before the first
+/// goes through others, as in GPipe: the rounds of each such part, of one micro-batch each. Empty:
+/// it is not so.
+std::vector<Repetition> find_phases(const Schedule& schedule, int most);
 
 /// The rounds around the middle of a schedule, if there are more than `most`. A round in which a
 /// rank that has `micro_batches` runs a pass is not like one in which it does not.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <map>
 #include <memory>
 #include <optional>
@@ -18,9 +19,14 @@ namespace {
 
 using Kind = InstructionKind;
 
-/// Rounds of a loop that are run where it has more: one to get in step, one to be left out again
-/// and again, and one on each side to see that these are alike.
-constexpr int kRoundsRun = 4;
+/// Rounds whose times differ by less, of the time until then, last equally long.
+constexpr double kSameSeconds = 1e-9;
+
+/// Rounds of a loop that are run where it has more: some to get in step, then one to be left out
+/// again and again, and one on each side to see that these are alike. Stages of a pipeline get in
+/// step once the slowest holds up those before it: in GPipe after as many rounds as a stage has
+/// layers.
+constexpr std::array kRoundsRun = {4, 16, 64, 256};
 
 /// The groups in which a rank begins collectives, each with an order of its own. kTied: of the
 /// copies of a table on two stages. kSliced: of what is summed over tensor ranks. The last four:
@@ -71,33 +77,37 @@ Instruction common_of(Instruction i) {
   return i;
 }
 
-/// A program with some rounds of its loop left out.
+/// A program with some rounds of its loops left out.
 struct Shortened {
+  /// Where the last round before those that are left out ends, and its instructions.
+  struct Cut {
+    size_t end = 0;
+    size_t body = 0;
+  };
   std::vector<Instruction> instructions;
   int micro_batches = 0;
-  size_t loop_begin = 0;
-  size_t body = 0;
+  std::vector<Cut> cuts;  ///< by loop; empty: nothing is left out
 };
 
-Shortened shorten(const RankProgram& rank, int left_out) {
-  const StepProgram& program = rank.program;
-  const ProgramLoop& loop = program.loop();
-  Shortened shortened{
-      .micro_batches = rank.micro_batches, .loop_begin = loop.begin, .body = loop.end - loop.begin};
-  const size_t kept = loop.begin + static_cast<size_t>(loop.times - left_out) * shortened.body;
+/// Leaves out `left_out` rounds of each loop, behind the `kept - 1`-th.
+Shortened shorten(const RankProgram& rank, int left_out, int kept) {
+  const StepProgram program = rank.program.with_more_rounds(-left_out);
+  Shortened shortened{.micro_batches = rank.micro_batches};
   shortened.instructions.reserve(program.size());
-  for (size_t id = 0; id < kept; ++id)
-    shortened.instructions.push_back(program[id]);
+  for (const Instruction& instruction : program)
+    shortened.instructions.push_back(instruction);
+  if (left_out == 0) return shortened;
   bool passes = false;
-  for (size_t id = loop.begin; id < loop.end; ++id)
-    passes = passes || is_pass(program[id].kind);
-  if (passes) shortened.micro_batches -= left_out * loop.step;
-  for (size_t id = kept + static_cast<size_t>(left_out) * shortened.body; id < program.size();
-       ++id) {
-    shortened.instructions.push_back(program[id]);
-    Instruction& last = shortened.instructions.back();
-    if (last.micro_batch >= 0) last.micro_batch -= left_out * loop.step;
+  size_t again = 0;  // instructions of further rounds of the loops before
+  for (const ProgramLoop& loop : program.loops()) {
+    shortened.cuts.push_back(
+        {.end = loop.begin + again + static_cast<size_t>(kept - 1) * loop.body(),
+         .body = loop.body()});
+    again += static_cast<size_t>(loop.times - 1) * loop.body();
+    for (size_t place = loop.begin; place < loop.end; ++place)
+      passes = passes || is_pass(program.listed()[place].kind);
   }
+  if (passes) shortened.micro_batches -= left_out * program.loops().front().step;
   return shortened;
 }
 
@@ -121,10 +131,11 @@ struct Walker {
   size_t next = 0;
   int64_t now = 0;
   double seconds = 0;
-  std::vector<int64_t> levels;  ///< by instruction, as the next
-  std::vector<double> ended;
-  std::vector<int> passes;  ///< by micro-batch
-  std::vector<int> passed;  ///< of them
+  std::vector<int64_t> levels;  ///< by instruction
+  std::vector<double> ended;    ///< the same, where rounds are left out
+  std::vector<int> flying;      ///< the same: micro-batches in flight behind it
+  std::vector<int> passes;      ///< by micro-batch
+  std::vector<int> passed;      ///< of them
   int in_flight = 0;
   int in_flight_max = 0;
   int64_t bytes_sent = 0;
@@ -135,11 +146,12 @@ struct Walker {
 class World {
  public:
   World(std::span<const RankProgram> ranks, const Lowering& lowering, const Costs& costs,
-        const RunObserver& ran, int left_out)
+        const RunObserver& ran, int left_out, int kept)
       : lowering_(lowering), costs_(costs), ran_(ran), left_out_(left_out) {
     for (const RankProgram& rank : ranks) {
       held_.push_back(std::make_unique<HeldPart>(lowering, rank.at));
-      Walker walker{.rank = &rank, .program = shorten(rank, left_out), .held = held_.back().get()};
+      Walker walker{
+          .rank = &rank, .program = shorten(rank, left_out, kept), .held = held_.back().get()};
       walker.reduction.resize(static_cast<size_t>(lowering.layout->units()));
       walker.gathering.resize(static_cast<size_t>(lowering.layout->units()));
       for (auto& of_channel : walker.messages)
@@ -331,9 +343,21 @@ class World {
     if (ran_)
       ran_(static_cast<size_t>(&walker - walkers_.data()), i, begin_seconds, walker.seconds);
     if (is_pass(i.kind)) count_pass(walker, i);
-    walker.ended.push_back(walker.seconds);
     ++walker.next;
+    if (left_out_ > 0) {
+      walker.ended.push_back(walker.seconds);
+      walker.flying.push_back(walker.in_flight);
+      leave_out(walker);
+    }
     return {};
+  }
+
+  /// Where rounds are left out that begin more micro-batches than they end, or fewer.
+  void leave_out(Walker& walker) const {
+    for (const Shortened::Cut& cut : walker.program.cuts) {
+      if (cut.end != walker.next) continue;
+      walker.in_flight += left_out_ * (walker.in_flight - walker.flying[cut.end - 1 - cut.body]);
+    }
   }
 
   Status begin(Walker& walker, Axis axis, const Instruction& i, double seconds, int64_t bytes) {
@@ -429,41 +453,60 @@ class World {
 
 std::optional<Simulation> World::result() const {
   Simulation found;
-  std::optional<int64_t> per_round;
+  // By loop, once a rank has told: all keep pace. Where there are two, nobody begins the second
+  // before all have ended the first: what one begins in a round of the second is waited for in a
+  // round of that alone.
+  std::vector<std::optional<int64_t>> per_round(walkers_.front().program.cuts.size());
+  std::vector<double> seconds_per_round(per_round.size());
   for (const Walker& walker : walkers_) {
     const Shortened& program = walker.program;
-    const auto level_of = [&](size_t round, size_t i) {
-      return walker.levels[program.loop_begin + round * program.body + i];
-    };
-    double seconds_per_round = 0;
-    int64_t bytes_per_round = 0;
-    for (size_t i = 0; left_out_ > 0 && i < program.body; ++i) {
-      if (!per_round) per_round = level_of(2, i) - level_of(1, i);
-      if (level_of(2, i) - level_of(1, i) != *per_round) return std::nullopt;
-      if (level_of(3, i) - level_of(2, i) != *per_round) return std::nullopt;
-      const size_t at = program.loop_begin + 2 * program.body + i;
-      seconds_per_round = walker.ended[at] - walker.ended[at - program.body];
-      if (costs_.bytes_sent)
-        bytes_per_round += costs_.bytes_sent(*walker.rank, program.instructions[at]);
+    std::vector<Levels::LeftOut> loops;
+    int64_t levels = 0;
+    int64_t bytes = 0;
+    double seconds = 0;
+    for (size_t loop = 0; loop < program.cuts.size(); ++loop) {
+      const auto [end, body] = program.cuts[loop];
+      for (size_t at = end - body; at < end; ++at) {
+        const int64_t pace = walker.levels[at] - walker.levels[at - body];
+        const double lasted = walker.ended[at] - walker.ended[at - body];
+        if (!per_round[loop]) {
+          per_round[loop] = pace;
+          seconds_per_round[loop] = lasted;
+        }
+        if (pace != per_round[loop]) return std::nullopt;
+        if (walker.levels[at + body] - walker.levels[at] != pace) return std::nullopt;
+        const double lasts = walker.ended[at + body] - walker.ended[at];
+        for (const double seconds_of : {lasted, lasts}) {
+          if (std::abs(seconds_of - seconds_per_round[loop]) > kSameSeconds * walker.ended[at])
+            return std::nullopt;
+        }
+        if (costs_.bytes_sent) bytes += costs_.bytes_sent(*walker.rank, program.instructions[at]);
+      }
+      loops.push_back({.cut = end, .body = body, .per_round = *per_round[loop]});
+      levels += *per_round[loop];
+      seconds += seconds_per_round[loop];
     }
-    const auto rounds = static_cast<size_t>(left_out_);
-    const size_t cut = program.loop_begin + 3 * program.body;
-    found.level.emplace_back(walker.levels, cut, program.body, rounds, per_round.value_or(0));
-    found.level_max = std::max(found.level_max, walker.now + left_out_ * per_round.value_or(0));
+    found.level.emplace_back(walker.levels, std::move(loops), static_cast<size_t>(left_out_));
+    found.level_max = std::max(found.level_max, walker.now + left_out_ * levels);
     found.in_flight_max.push_back(walker.in_flight_max);
-    found.end_seconds.push_back(walker.seconds + left_out_ * seconds_per_round);
-    found.bytes_sent.push_back(walker.bytes_sent + left_out_ * bytes_per_round);
+    found.end_seconds.push_back(walker.seconds + left_out_ * seconds);
+    found.bytes_sent.push_back(walker.bytes_sent + left_out_ * bytes);
   }
   return found;
 }
 
-/// Rounds of all loops that need not run. A rank whose rounds are empty keeps no pace with others.
-int rounds_to_leave_out(std::span<const RankProgram> ranks) {
-  int left_out = ranks.front().program.loop().times - kRoundsRun;
+/// Rounds of all loops that need not run where `kept` do. A rank whose rounds are empty keeps no
+/// pace with others.
+int rounds_to_leave_out(std::span<const RankProgram> ranks, int kept) {
+  const std::vector<ProgramLoop>& first = ranks.front().program.loops();
+  int left_out = first.empty() ? 0 : first.front().times - kept;
   for (const RankProgram& rank : ranks) {
-    const ProgramLoop& loop = rank.program.loop();
-    if (loop.step != ranks.front().program.loop().step || loop.begin == loop.end) return 0;
-    left_out = std::min(left_out, loop.times - kRoundsRun);
+    const std::vector<ProgramLoop>& loops = rank.program.loops();
+    if (loops.size() != first.size()) return 0;
+    for (const ProgramLoop& loop : loops) {
+      if (loop.step != first.front().step || loop.body() == 0) return 0;
+      left_out = std::min(left_out, loop.times - kept);
+    }
   }
   return std::max(0, left_out);
 }
@@ -471,11 +514,18 @@ int rounds_to_leave_out(std::span<const RankProgram> ranks) {
 }  // namespace
 
 int64_t Levels::operator[](size_t id) const {
-  if (id < cut_ || left_out_ == 0) return stored_[id];
-  const size_t past = id - cut_;
-  if (past >= left_out_ * body_)
-    return stored_[id - left_out_ * body_] + static_cast<int64_t>(left_out_) * per_round_;
-  return stored_[cut_ - body_ + past % body_] + static_cast<int64_t>(past / body_ + 1) * per_round_;
+  int64_t later = 0;
+  for (const LeftOut& loop : loops_) {
+    if (id < loop.cut) break;
+    const size_t past = id - loop.cut;
+    if (past < rounds_ * loop.body) {
+      return stored_[loop.cut - loop.body + past % loop.body] + later +
+             static_cast<int64_t>(past / loop.body + 1) * loop.per_round;
+    }
+    id -= rounds_ * loop.body;
+    later += static_cast<int64_t>(rounds_) * loop.per_round;
+  }
+  return stored_[id] + later;
 }
 
 Result<Simulation> simulate(std::span<const RankProgram> ranks, const Lowering& lowering,
@@ -483,11 +533,16 @@ Result<Simulation> simulate(std::span<const RankProgram> ranks, const Lowering& 
   TRAINYARD_CHECK(!ranks.empty());
   // Ranks that run ahead of those they send to take longer to get in step.
   const bool all = ran || costs.eager_bytes > 0;
-  for (int left_out = all ? 0 : rounds_to_leave_out(ranks);; left_out = 0) {
-    World world(ranks, lowering, costs, ran, left_out);
+  for (const int kept : kRoundsRun) {
+    const int left_out = all ? 0 : rounds_to_leave_out(ranks, kept);
+    if (left_out == 0) continue;
+    World world(ranks, lowering, costs, ran, left_out, kept);
     TRAINYARD_TRY(world.run());
     if (auto found = world.result()) return *std::move(found);
   }
+  World world(ranks, lowering, costs, ran, 0, 0);
+  TRAINYARD_TRY(world.run());
+  return *world.result();
 }
 
 }  // namespace trainyard::engine

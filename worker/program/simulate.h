@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "common/base/error.h"
@@ -40,24 +41,25 @@ using RunObserver =
 /// Logical times of a program's instructions. Rounds that are alike are stored once.
 class Levels {
  public:
+  /// Of a loop: the rounds that are not stored follow the `cut`-th stored instruction, are of
+  /// `body` instructions, and each is `per_round` later than the one before.
+  struct LeftOut {
+    size_t cut = 0;
+    size_t body = 0;
+    int64_t per_round = 0;
+  };
+
   Levels() = default;
-  /// `stored`: of the program without `left_out` rounds, of `body` instructions each, that follow
-  /// its `cut`-th instruction; each round is `per_round` later than the one before.
-  Levels(std::vector<int64_t> stored, size_t cut, size_t body, size_t left_out, int64_t per_round)
-      : stored_(std::move(stored)),
-        cut_(cut),
-        body_(body),
-        left_out_(left_out),
-        per_round_(per_round) {}
+  /// `stored`: of the program without so many `rounds` of each loop; loops ascend.
+  Levels(std::vector<int64_t> stored, std::vector<LeftOut> loops, size_t rounds)
+      : stored_(std::move(stored)), loops_(std::move(loops)), rounds_(rounds) {}
 
   int64_t operator[](size_t id) const;
 
  private:
   std::vector<int64_t> stored_;
-  size_t cut_ = 0;
-  size_t body_ = 0;
-  size_t left_out_ = 0;
-  int64_t per_round_ = 0;
+  std::vector<LeftOut> loops_;
+  size_t rounds_ = 0;
 };
 
 /// What simulate() finds, by place among the ranks it is given.
@@ -95,7 +97,9 @@ struct Simulation {
 /// Rules that need B and W hold where there are any. `lowering` is that of the programs but for
 /// Lowering::micro_batches. `ran` may be empty. Errors: kInternal naming rank, instruction and
 /// rule. Cost: rounds of micro-batches that are alike are run a few times, not all, unless `ran` is
-/// to be told of them or messages are eager.
+/// to be told of them, messages are eager, or the ranks do not keep pace within 256 rounds: a stage
+/// that has the loss alone never does where all micro-batches go forward first. An error then
+/// counts the instructions that have run.
 Result<Simulation> simulate(std::span<const RankProgram> ranks, const Lowering& lowering,
                             const Costs& costs = {}, const RunObserver& ran = {});
 

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "worker/program/instruction.h"
@@ -15,6 +16,8 @@ struct ProgramLoop {
   size_t end = 0;
   int times = 1;
   int step = 0;
+
+  size_t body() const { return end - begin; }
 };
 
 /// A rank's static list of instructions for one step. An instruction's index is the id that traces,
@@ -25,10 +28,11 @@ class StepProgram {
   StepProgram() = default;
   /// A list is a program: implicit on purpose.
   StepProgram(std::vector<Instruction> listed) : listed_(std::move(listed)) {}  // NOLINT
-  /// `listed` with a loop; the micro-batches behind the loop are those of the whole program.
-  StepProgram(std::vector<Instruction> listed, const ProgramLoop& loop);
+  /// `listed` with loops, ascending; the micro-batches behind a loop are those of the whole
+  /// program.
+  StepProgram(std::vector<Instruction> listed, std::vector<ProgramLoop> loops);
 
-  size_t size() const { return listed_.size() + repeated_ - body(); }
+  size_t size() const { return listed_.size() + again_; }
   bool empty() const { return listed_.empty(); }
   Instruction operator[](size_t id) const;
 
@@ -53,25 +57,31 @@ class StepProgram {
   Iterator begin() const { return {this, 0}; }
   Iterator end() const { return {this, size()}; }
 
-  const ProgramLoop& loop() const { return loop_; }
+  const std::vector<ProgramLoop>& loops() const { return loops_; }
+  /// The same with so many rounds of each loop more, or fewer: what continues a loop behind it
+  /// names later micro-batches, or earlier ones. The micro-batches in bodies stay. CHECKs that all
+  /// loops have the same step.
+  StepProgram with_more_rounds(int rounds) const;
   /// The stored instructions, the place there of an instruction, and how often a stored one runs.
   const std::vector<Instruction>& listed() const { return listed_; }
-  size_t place(size_t id) const;
-  int64_t times(size_t listed) const {
-    return listed >= loop_.begin && listed < loop_.end ? loop_.times : 1;
-  }
-  /// Places among the stored instructions, those of the loop twice if it runs more than once:
+  size_t place(size_t id) const { return find(id).place; }
+  int64_t times(size_t listed) const;
+  /// Places among the stored instructions, those of a loop twice if it runs more than once:
   /// whatever is alive together in the program is alive together here.
   std::vector<size_t> excerpt() const;
   /// Bytes that the instructions are stored in.
   int64_t bytes() const { return static_cast<int64_t>(listed_.size() * sizeof(Instruction)); }
 
  private:
-  size_t body() const { return loop_.end - loop_.begin; }
+  struct Found {
+    size_t place = 0;
+    int later = 0;  // micro-batches
+  };
+  Found find(size_t id) const;
 
   std::vector<Instruction> listed_;
-  ProgramLoop loop_;
-  size_t repeated_ = 0;  // instructions of all rounds of the loop
+  std::vector<ProgramLoop> loops_;
+  size_t again_ = 0;  // instructions of all rounds but the first ones
 };
 
 }  // namespace trainyard::engine

@@ -377,6 +377,25 @@ TEST_F(LoneRankTest, ItsMemoryIsThePlannedWhateverItsMicroBatches) {
   }
 }
 
+TEST_F(LoneRankTest, NorDoesAPeerInAPipelineTakeMoreThanIsPlanned) {
+  if (testing_support::kSanitized) GTEST_SKIP() << "a sanitizer's own memory counts as the rank's";
+  json spec = engine(1);
+  spec["model"]["layers"] = 24;
+  spec["model"]["hidden"] = 8;
+  spec["data"]["sequenceLength"] = 4;
+  spec["runtime"] = {{"threads", 1}};
+  spec["batch"] = {{"globalSequences", 4096}, {"microSequences", 1}};
+  // All micro-batches go forward before the first goes back.
+  spec["parallelism"] = {{"pipeline", 2}, {"pipelineSchedule", "GPipe"}};
+  json job = job_of(spec);
+  job["spec"]["numProcPerNode"] = 2;
+  json summary;
+  const Ended ended = run_job(job, summary, {}, {"--run-dir", path("run")});
+  ASSERT_EQ(ended.exit_code, contract::kExitDone) << ended.err;
+  EXPECT_LE(summary["peakMemory"]["measuredBytes"].get<int64_t>(),
+            summary["peakMemory"]["plannedBytes"].get<int64_t>() / 100 * 105);
+}
+
 TEST_F(LoneRankTest, ItsTraceIsInThePlan) {
   if (testing_support::kSanitized) GTEST_SKIP() << "a sanitizer's own memory counts as the rank's";
   json spec = engine(3000);

@@ -1,5 +1,10 @@
 #include "worker/job/job_plan.h"
 
+#include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -227,7 +232,8 @@ TEST(WaysOutTest, TheLowestZeroStageThatFitsIsNamedWithWhatItNeeds) {
       << "there is no stage above, and a rank has one sequence";
   other.parallelism.recompute = api::Recompute::kFull;
   EXPECT_THAT(refusal_of(other, 8, bytes_of(other, 8) - 1),
-              HasSubstr("; no zeroStage, microSequences or recompute of this model fits: "));
+              HasSubstr("that this machine has available; use a smaller model, or more ranks on "))
+      << "nothing is left to set";
 }
 
 TEST(WaysOutTest, ALongerShardIsNamedWhereTheStageIsNotEnough) {
@@ -270,8 +276,8 @@ TEST(WaysOutTest, RecomputationIsNamedWhereNothingCheaperFits) {
   EXPECT_THAT(refusal_of(spec, 1, with(api::Recompute::kNone, 1)),
               HasSubstr("; set engine.batch.microSequences: 1 (found 8), which needs "));
   EXPECT_THAT(refusal_of(spec, 1, with(api::Recompute::kFull, 1)),
-              HasSubstr("; set engine.parallelism.recompute: Full (found None) and "
-                        "engine.batch.microSequences: 1 (found 8), which needs "));
+              HasSubstr("; set engine.batch.microSequences: 1 (found 8) and "
+                        "engine.parallelism.recompute: Full (found None), which needs "));
 }
 
 TEST(WaysOutTest, OneForwardOneBackwardIsNamedBeforeAnythingThatCosts) {
@@ -284,6 +290,205 @@ TEST(WaysOutTest, OneForwardOneBackwardIsNamedBeforeAnythingThatCosts) {
   EXPECT_THAT(refusal_of(spec, 2, bytes_of(other, 2)),
               HasSubstr("; set engine.parallelism.pipelineSchedule: OneFOneB (found GPipe), which "
                         "needs "));
+}
+
+/// A small model on four ranks.
+api::EngineSpec small_spec(int64_t pipeline) {
+  api::EngineSpec spec;
+  spec.model = {.layers = 6, .hidden = 128, .heads = 4, .kv_heads = 4, .ffn = 512};
+  spec.model.vocab = 4000;
+  spec.model.max_positions = 256;
+  spec.data.sequence_length = 256;
+  spec.batch = {.global_sequences = 32, .micro_sequences = 8};
+  spec.parallelism.pipeline = pipeline;
+  spec.parallelism.zero_stage = 0;
+  return spec;
+}
+
+/// All that ways out may choose of a spec, in no order.
+std::vector<api::EngineSpec> combinations_of(const api::EngineSpec& given) {
+  std::vector<api::EngineSpec> all;
+  const api::ParallelismSpec& parallelism = given.parallelism;
+  std::set<api::PipelineSchedule> schedules = {parallelism.pipeline_schedule};
+  if (parallelism.pipeline > 1)
+    schedules.insert({api::PipelineSchedule::kOneFOneB, api::PipelineSchedule::kNaive});
+  for (const api::PipelineSchedule schedule : schedules) {
+    for (const int64_t shard : {parallelism.shard, int64_t{0}}) {
+      for (int64_t stage = parallelism.zero_stage; stage <= 3; ++stage) {
+        for (const int64_t micro : {8, 4, 2, 1}) {
+          for (const api::Recompute recompute :
+               {api::Recompute::kNone, api::Recompute::kSelective, api::Recompute::kFull}) {
+            api::EngineSpec spec = given;
+            spec.parallelism.pipeline_schedule = schedule;
+            if (schedule != api::PipelineSchedule::kInterleaved)
+              spec.parallelism.chunks_per_stage = 1;
+            spec.parallelism.shard = stage == 0 ? 0 : shard;
+            spec.parallelism.zero_stage = stage;
+            spec.batch.micro_sequences = micro;
+            spec.parallelism.recompute = recompute;
+            all.push_back(spec);
+          }
+        }
+      }
+    }
+  }
+  return all;
+}
+
+/// A spec with what a text says of ways out.
+api::EngineSpec as_told(api::EngineSpec spec, const std::string& text) {
+  const auto after = [&](const std::string& field) {
+    const size_t at = text.find(field + ": ");
+    if (at == std::string::npos) return std::string();
+    const size_t begin = at + field.size() + 2;
+    return text.substr(begin, text.find(" (", begin) - begin);
+  };
+  api::ParallelismSpec& parallelism = spec.parallelism;
+  if (const std::string to = after("engine.parallelism.pipelineSchedule"); !to.empty()) {
+    parallelism.pipeline_schedule =
+        to == "Naive" ? api::PipelineSchedule::kNaive : api::PipelineSchedule::kOneFOneB;
+  }
+  if (after("engine.parallelism.chunksPerStage") == "1") parallelism.chunks_per_stage = 1;
+  if (after("engine.parallelism.shard") == "0") parallelism.shard = 0;
+  if (const std::string to = after("engine.parallelism.zeroStage"); !to.empty())
+    parallelism.zero_stage = std::stoll(to);
+  if (const std::string to = after("engine.batch.microSequences"); !to.empty())
+    spec.batch.micro_sequences = std::stoll(to);
+  if (const std::string to = after("engine.parallelism.recompute"); !to.empty()) {
+    parallelism.recompute = to == "Full" ? api::Recompute::kFull : api::Recompute::kSelective;
+  }
+  return spec;
+}
+
+TEST(WaysOutTest, WhatIsNamedFitsAndNoneIsNamedOnlyWhereNoCombinationFits) {
+  api::EngineSpec interleaved = small_spec(2);
+  interleaved.parallelism.pipeline_schedule = api::PipelineSchedule::kInterleaved;
+  interleaved.parallelism.chunks_per_stage = 2;
+  api::EngineSpec sharded = small_spec(1);
+  sharded.parallelism.zero_stage = 1;
+  sharded.parallelism.shard = 2;
+  api::EngineSpec gpipe = small_spec(2);
+  gpipe.parallelism.pipeline_schedule = api::PipelineSchedule::kGPipe;
+  int combined = 0;
+  for (const api::EngineSpec& spec : {interleaved, sharded, gpipe}) {
+    std::vector<int64_t> needs;
+    for (const api::EngineSpec& other : combinations_of(spec)) {
+      if (plan_job(other, {.ranks = 4})) needs.push_back(bytes_of(other, 4));
+    }
+    std::sort(needs.begin(), needs.end());
+    const int64_t given = bytes_of(spec, 4);
+    EXPECT_THAT(refusal_of(spec, 4, needs.front() - 1),
+                HasSubstr("recompute of this model fits: "));
+    for (const size_t part : {0, 1, 2, 3, 4, 5, 6, 7}) {
+      const int64_t room = needs[needs.size() * part / 8];
+      if (room >= given) continue;
+      const std::string said = refusal_of(spec, 4, room);
+      const int64_t needed = bytes_of(as_told(spec, said), 4);
+      EXPECT_LE(needed, room) << said;
+      const api::ParallelismSpec told = as_told(spec, said).parallelism;
+      EXPECT_EQ(told.chunks_per_stage > 1,
+                told.pipeline_schedule == api::PipelineSchedule::kInterleaved)
+          << said;
+      EXPECT_TRUE(told.shard == 0 || told.zero_stage > 0) << said;
+      EXPECT_THAT(said, HasSubstr(", which needs " + text::size_text(needed) + ";"));
+      combined += said.find(" and engine.") != std::string::npos ? 1 : 0;
+    }
+  }
+  EXPECT_GE(combined, 6);
+}
+
+TEST(WaysOutTest, OfSeveralWaysTheCheapestIsNamed) {
+  api::EngineSpec spec = small_spec(2);
+  spec.parallelism.pipeline_schedule = api::PipelineSchedule::kInterleaved;
+  spec.parallelism.chunks_per_stage = 2;
+  api::EngineSpec other = spec;
+  other.parallelism.zero_stage = 1;
+  other.batch.micro_sequences = 1;
+  EXPECT_THAT(refusal_of(spec, 4, bytes_of(other, 4)),
+              HasSubstr("; set engine.parallelism.zeroStage: 1 (found 0) and "
+                        "engine.batch.microSequences: 1 (found 8), which needs "))
+      << "computing again costs more, and another schedule has a larger bubble";
+  spec.parallelism.mode = api::ParallelMode::kDataParallel;
+  const auto all_on_one = plan_job(spec, {.ranks = 4});
+  const auto refused =
+      check_memory(*all_on_one, {0, 4}, spec,
+                   {.process_bytes = plan_job(other, {.ranks = 4})->largest().total()});
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message,
+              HasSubstr("; set engine.parallelism.mode: Distributed (found DataParallel), "
+                        "engine.parallelism.zeroStage: 1 (found 0) and "
+                        "engine.batch.microSequences: 1 (found 8), which needs "));
+}
+
+TEST(WaysOutTest, SmallerMicroBatchesAreThoseThatTheScheduleTakes) {
+  api::EngineSpec spec = small_spec(2);
+  spec.parallelism.pipeline_schedule = api::PipelineSchedule::kInterleaved;
+  spec.parallelism.chunks_per_stage = 2;
+  spec.data.sequence_length = 16;  // so that small micro-batches cost more than they gain
+  api::EngineSpec other = spec;
+  const auto expect = [&](int64_t sequences, int64_t given, int64_t named) {
+    spec.batch = {.global_sequences = sequences, .micro_sequences = given};
+    other.batch = {.global_sequences = sequences, .micro_sequences = named};
+    EXPECT_THAT(refusal_of(spec, 2, bytes_of(other, 2)),
+                HasSubstr("; set engine.batch.microSequences: " + std::to_string(named) +
+                          " (found " + std::to_string(given) + "), which needs "));
+  };
+  // Of 42 sequences, 10 or 9 at once are 5 micro-batches, 8 are 6.
+  expect(42, 21, 8);
+  // Of 9, 4 at once are 3 micro-batches, as 3 are, 2 are 5 and 1 are 9; but 5 are 2.
+  expect(9, 8, 5);
+}
+
+TEST(WaysOutTest, EachPodFitsWithThem) {
+  api::EngineSpec spec = small_spec(2);
+  spec.parallelism.pipeline_schedule = api::PipelineSchedule::kGPipe;
+  spec.parallelism.stages = {3, 3};
+  api::TrainingJobSpec job;
+  job.num_nodes = 2;
+  job.num_proc_per_node = 1;
+  const auto plan = plan_job(spec, {.ranks = 2, .one_host = false});
+  ASSERT_TRUE(plan);
+  api::EngineSpec other = spec;
+  other.parallelism.pipeline_schedule = api::PipelineSchedule::kOneFOneB;
+  const auto at = plan_job(other, {.ranks = 2, .one_host = false});
+  ASSERT_TRUE(at);
+  ASSERT_NE(plan->largest_rank(), at->largest_rank()) << "another pod is the largest then";
+  const int64_t limit = at->largest().total();
+  job.pod_template =
+      api::PodTemplate{.containers = {{.name = "trainer", .memory_limit_bytes = limit - 1}}};
+  const auto refused = check_pod_memory(*plan, job, spec);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, Not(HasSubstr("OneFOneB (found GPipe), which needs")));
+}
+
+TEST(WaysOutTest, WhatCrossesANetworkCostsMore) {
+  api::EngineSpec spec = xl_spec();
+  spec.batch = {.global_sequences = 16, .micro_sequences = 2};
+  api::EngineSpec other = spec;
+  other.parallelism.recompute = api::Recompute::kFull;
+  for (const bool one_host : {true, false}) {
+    const JobPlace place{.ranks = 8, .one_host = one_host};
+    const auto full = plan_job(other, place);
+    ASSERT_TRUE(full);
+    int64_t room = 0;
+    for (const RankMemory& rank : full->ranks())
+      room += rank.total();
+    const auto refused = check_memory(*plan_job(spec, place), {0, 8}, spec, {.bytes = room});
+    ASSERT_FALSE(refused) << one_host;
+    EXPECT_THAT(refused.error().message,
+                HasSubstr(one_host ? "; set engine.parallelism.zeroStage: 2 (found 1), which"
+                                   : "; set engine.parallelism.recompute: Full (found None), w"));
+  }
+}
+
+TEST(WaysOutTest, ASearchThatWouldTakeTooLongSaysHowFarItCame) {
+  api::EngineSpec spec = xl_spec();
+  spec.batch = {.global_sequences = 4096, .micro_sequences = 4};
+  spec.parallelism.pipeline = 4;
+  EXPECT_THAT(refusal_of(spec, 512, kGiB),
+              HasSubstr("cheapest combinations of pipelineSchedule, zeroStage, microSequences and "
+                        "recompute fits, and no others were tried: use a smaller model"));
+  EXPECT_THAT(refusal_of(spec, 2048, kGiB), HasSubstr("tried for at most 1024 ranks)"));
 }
 
 TEST(WaysOutTest, StatesInMemoryAreNamedWhereTheJobFitsWithoutThem) {

@@ -492,7 +492,7 @@ TEST(LowerTest, RoundsThatAreFoldedAreThoseLoweredOneByOne) {
              {{3}, {1, 2}, {0}}, {{}, {0, 3}, {0, 1, 2, 3}, {2}}}) {
       for (const Schedule& schedule :
            {one_stage_schedule(kMicroBatches), forward_schedule(kMicroBatches),
-            one_forward_one_backward(kMicroBatches, 3)}) {
+            one_forward_one_backward(kMicroBatches, 3), gpipe({}, kMicroBatches, 0)}) {
         const Lowering lowering = lowering_of(kLayers, units, cut);
         Schedule in_disorder = schedule;
         for (Pass& pass : in_disorder)
@@ -508,7 +508,53 @@ TEST(LowerTest, RoundsThatAreFoldedAreThoseLoweredOneByOne) {
       }
     }
   }
-  EXPECT_EQ(folded, 7 * 2 * 3);
+  EXPECT_EQ(folded, 7 * 2 * 4);
+}
+
+// The last of the stages has the loss alone, which goes forward in the backward pass: forward there
+// is nothing but what is received.
+TEST(LowerTest, StagesThatGoForwardWithAllMicroBatchesFirstAreFoldedInTwoLoops) {
+  const std::vector<layout::Unit> units = {{.layers = {4}, .stages = {2}},
+                                           {.layers = {2, 3}, .stages = {1}},
+                                           {.layers = {1}, .stages = {0}},
+                                           {.layers = {0, 4}, .stages = {0, 2}}};
+  constexpr int kMicroBatches = 23;
+  for (const Cut& cut : kCuts) {
+    Cut of_stages = cut;
+    of_stages.mesh.pp = 3;
+    for (const bool again : {false, true}) {
+      Lowering lowering = lowering_of({2, 4, 5}, units, of_stages);
+      if (again) lowering.recomputed = {0, 1, 2, 3};
+      for (int pp = 0; pp < 3; ++pp) {
+        lowering.at = {.pp = pp};
+        for (const int own : {23, 22, 21, 20, 12, 2, 0}) {
+          const Schedule schedule = gpipe(lowering.stages, kMicroBatches, pp);
+          // The last comes first: what descends has no rounds.
+          Schedule in_disorder = schedule;
+          const auto other = [](int m) { return kMicroBatches - 1 - m; };
+          for (Pass& pass : in_disorder)
+            pass.micro_batch = other(pass.micro_batch);
+          lowering.micro_batches = kMicroBatches;
+          Listed one_by_one = listed(lower(in_disorder, lowering));
+          for (Instruction& i : one_by_one) {
+            if (i.micro_batch >= 0) i.micro_batch = other(i.micro_batch);
+          }
+          std::erase_if(one_by_one, [own = own](const Instruction& i) {
+            return i.layer >= 0 && i.micro_batch >= own;
+          });
+          lowering.micro_batches = own;
+          const StepProgram program = lower(schedule, lowering);
+          EXPECT_EQ(spelled(listed(program)), spelled(one_by_one))
+              << cut.name << ", stage " << pp << ", " << own;
+          if (own < kMicroBatches - 1) continue;  // no rank has two fewer than another
+          EXPECT_EQ(program.loops().size(), 2U) << cut.name << ", stage " << pp << ", " << own;
+          lowering.micro_batches = own + 17;
+          EXPECT_EQ(program.bytes(),
+                    lower(gpipe(lowering.stages, kMicroBatches + 17, pp), lowering).bytes());
+        }
+      }
+    }
+  }
 }
 
 TEST(LowerTest, ARankWithFewerMicroBatchesFoldsWhatItHas) {
@@ -534,6 +580,39 @@ TEST(LowerTest, AProgramDoesNotGrowWithItsMicroBatches) {
   EXPECT_EQ(many.size() - few.size(),
             (4096 - 16) * (few.size() - lower(one_stage_schedule(15), lowering).size()));
   EXPECT_EQ(to_string(many[many.size() - 5]), "ACCUMULATE m4095 u2");
+}
+
+TEST(StepProgramTest, FindsItsInstructionsInAndBetweenItsLoops) {
+  using Kind = InstructionKind;
+  const auto pass = [](Kind kind, int micro_batch) {
+    return Instruction{.kind = kind, .micro_batch = micro_batch, .layer = 0};
+  };
+  const std::vector<Instruction> stored = {
+      pass(Kind::kForward, 0),        pass(Kind::kForward, 1),
+      pass(Kind::kForward, 4),        pass(Kind::kBackwardInput, 0),
+      pass(Kind::kBackwardWeight, 0), pass(Kind::kBackwardInput, 1),
+      pass(Kind::kBackwardWeight, 1), pass(Kind::kBackwardInput, 4),
+      pass(Kind::kBackwardWeight, 4), {.kind = Kind::kReduceControl}};
+  const StepProgram program(stored, {{.begin = 1, .end = 2, .times = 3, .step = 1},
+                                     {.begin = 5, .end = 7, .times = 3, .step = 1}});
+  EXPECT_EQ(program.size(), stored.size() + 2 + 4);
+  EXPECT_EQ(spelled(listed(program)),
+            "F m0 l0, F m1 l0, F m2 l0, F m3 l0, F m4 l0, B m0 l0, W m0 l0, B m1 l0, W m1 l0, "
+            "B m2 l0, W m2 l0, B m3 l0, W m3 l0, B m4 l0, W m4 l0, REDUCE_CONTROL");
+  for (size_t id = 0; id < program.size(); ++id) {
+    EXPECT_EQ(program.listed()[program.place(id)].kind, program[id].kind) << id;
+  }
+  EXPECT_EQ(program.times(0), 1);
+  EXPECT_EQ(program.times(1), 3);
+  EXPECT_EQ(program.times(4), 1);
+  EXPECT_EQ(program.times(6), 3);
+  EXPECT_EQ(program.times(9), 1);
+  EXPECT_THAT(program.excerpt(), ::testing::ElementsAre(0, 1, 1, 2, 3, 4, 5, 6, 5, 6, 7, 8, 9));
+  EXPECT_EQ(spelled(listed(program.with_more_rounds(-2))),
+            "F m0 l0, F m1 l0, F m2 l0, B m0 l0, W m0 l0, B m1 l0, W m1 l0, B m2 l0, W m2 l0, "
+            "REDUCE_CONTROL");
+  EXPECT_EQ(spelled(listed(program.with_more_rounds(-2).with_more_rounds(2))),
+            spelled(listed(program)));
 }
 
 TEST(InstructionTest, SpellsItselfForPeople) {

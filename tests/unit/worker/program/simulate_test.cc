@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -188,17 +189,113 @@ TEST(SimulateTest, RoundsThatAreLeftOutAreAsThoseThatRun) {
   EXPECT_GE(shortened, std::ssize(kCuts));
 }
 
+/// A pipeline whose stages have so many layers, and a unit each.
+Lowering uneven(const std::vector<int>& stage_layers, int zero_stage) {
+  std::vector<int> ends;
+  std::vector<layout::Unit> units;
+  for (const int layers : stage_layers) {
+    layout::Unit unit{.stages = {static_cast<int>(ends.size())}};
+    for (int i = 0; i < layers; ++i)
+      unit.layers.push_back((ends.empty() ? 0 : ends.back()) + i);
+    ends.push_back(unit.layers.back() + 1);
+    units.insert(units.begin(), unit);
+  }
+  return lowering_of(ends, units,
+                     {"pipeline", {.pp = static_cast<int>(ends.size()), .fsdp = 2}, zero_stage});
+}
+
+/// That a simulation says the same of programs with loops and without, with seconds and levels
+/// alone; what part of the instructions it has run.
+double judged_alike(const std::vector<RankProgram>& folded, const Lowering& lowering) {
+  std::vector<RankProgram> flat;
+  for (const RankProgram& rank : folded)
+    flat.push_back(unrolled(rank));
+  int64_t ran = 0;
+  const Costs costs{.seconds =
+                        [&ran](auto&, const Instruction& i) {
+                          ++ran;
+                          return i.layer >= 0 && i.peer < 0 ? 1.0 : 0.25;
+                        },
+                    .bytes_sent = [](auto&, const Instruction& i) { return i.peer >= 0 ? 8 : 1; }};
+  const auto all = simulate(flat, lowering, costs);
+  const int64_t ran_of_all = std::exchange(ran, 0);
+  const auto few = simulate(folded, lowering, costs);
+  const auto untimed = simulate(folded, lowering);
+  if (!few || !all || !untimed) {
+    ADD_FAILURE() << (all ? few.error().message : all.error().message);
+    return 0;
+  }
+  EXPECT_EQ(few->bytes_sent, all->bytes_sent);
+  for (const Simulation* found : {&*few, &*untimed}) {
+    EXPECT_EQ(found->level_max, all->level_max);
+    EXPECT_EQ(found->in_flight_max, all->in_flight_max);
+    for (size_t rank = 0; rank < flat.size(); ++rank) {
+      EXPECT_EQ(folded[rank].program.size(), flat[rank].program.size());
+      size_t same = 0;
+      for (size_t id = 0; id < flat[rank].program.size(); ++id)
+        same += found->level[rank][id] == all->level[rank][id] ? 1 : 0;
+      EXPECT_EQ(same, flat[rank].program.size());
+    }
+  }
+  for (size_t rank = 0; rank < flat.size(); ++rank)
+    EXPECT_NEAR(few->end_seconds[rank], all->end_seconds[rank], 1e-6);
+  return static_cast<double>(ran) / static_cast<double>(ran_of_all);
+}
+
+// Stages that take unequally long get in step once the slowest has held up all before it.
+TEST(SimulateTest, RoundsOfPipelinesThatAreLeftOutAreAsThoseThatRun) {
+  for (const auto& layers : std::vector<std::vector<int>>{
+           {3, 3}, {2, 5}, {5, 2}, {2, 2, 1}, {2, 4, 9}, {9, 4, 2}, {2, 7, 2, 1}}) {
+    for (const int zero_stage : {1, 2, 3}) {
+      for (const ScheduleMaker schedule : {gpipe, one_f_one_b, zero_bubble_h1, naive}) {
+        const Lowering lowering = uneven(layers, zero_stage);
+        SCOPED_TRACE(std::to_string(layers.size()) + " stages, ZeRO " + std::to_string(zero_stage));
+        const double ran = judged_alike(pipeline_of(schedule, lowering, 60), lowering);
+        // Forward, a stage that has the loss alone only receives, and runs ahead.
+        const bool runs_ahead = schedule == gpipe && layers.back() == 1;
+        EXPECT_EQ(ran < 0.75, !runs_ahead) << ran;
+      }
+    }
+  }
+  const Lowering long_stages = uneven({20, 20, 20, 20}, 3);
+  EXPECT_LT(judged_alike(pipeline_of(gpipe, long_stages, 500), long_stages), 0.75);
+  // The first stages repeat what the last, which have fewer in flight, do not.
+  const Lowering many = uneven(std::vector<int>(16, 2), 2);
+  judged_alike(pipeline_of(one_f_one_b, many, 12), many);
+}
+
+// All micro-batches go through a rank's first stage before any goes through its second, for which
+// it waits for the last rank's first.
+TEST(SimulateTest, EvaluationsOfSeveralStagesAreJudgedAsTheyRun) {
+  for (const auto& [ranks, per_rank, micro_batches] : std::vector<std::tuple<int, int, int>>{
+           {12, 2, 12}, {14, 3, 14}, {9, 3, 9}, {3, 2, 30}, {2, 3, 40}}) {
+    for (const int zero_stage : {1, 2, 3}) {
+      std::vector<int> ends;
+      std::vector<layout::Unit> units;
+      for (int stage = 0; stage < ranks * per_rank; ++stage) {
+        units.insert(units.begin(), {.layers = {stage}, .stages = {stage % ranks}});
+        ends.push_back(stage + 1);
+      }
+      Lowering lowering =
+          lowering_of(ends, units, {"interleaved", {.pp = ranks, .fsdp = 2}, zero_stage});
+      lowering.stages.per_rank = per_rank;
+      SCOPED_TRACE(std::to_string(ranks) + " ranks, ZeRO " + std::to_string(zero_stage));
+      judged_alike(pipeline_of(evaluation_schedule, lowering, micro_batches), lowering);
+    }
+  }
+}
+
 TEST(SimulateTest, AProgramThatListsOneRoundTooManyIsFound) {
   const Lowering lowering = lowering_of(4, kUnits);
   auto ranks = ranks_of(one_stage_schedule(23), lowering, {23, 23});
   for (RankProgram& rank : ranks) {
-    ProgramLoop loop = rank.program.loop();
-    ++loop.times;
-    rank.program = StepProgram(rank.program.listed(), loop);
+    std::vector<ProgramLoop> loops = rank.program.loops();
+    ++loops.at(0).times;
+    rank.program = StepProgram(rank.program.listed(), loops);
   }
   const auto simulation = simulate(ranks, lowering);
   ASSERT_FALSE(simulation);
-  EXPECT_THAT(simulation.error().message, HasSubstr("runs twice"));
+  EXPECT_THAT(simulation.error().message, HasSubstr("no such micro-batch"));
 }
 
 /// What is said of ranks after a change to the last one's program.
