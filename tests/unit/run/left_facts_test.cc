@@ -121,7 +121,9 @@ TEST_F(LeftFactsTest, WhatIsLeftOfADecidedRunEndsBeforeItIsOver) {
   wanted.after_failure = AfterFailure::kTryAgain;
   ASSERT_TRUE(settle_ended_run(wanted));
   EXPECT_TRUE(control::is_true(status(), api::ConditionType::kFailed));
-  EXPECT_TRUE(control::local::session_members(process.pid).empty());
+  // What is killed is there until the kernel has taken it away.
+  EXPECT_TRUE(testing_support::wait_until(
+      [&] { return control::local::session_members(process.pid).empty(); }));
 }
 
 TEST_F(LeftFactsTest, ARunOfAnotherNameAndNoneAreLeftAlone) {
