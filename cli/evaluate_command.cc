@@ -21,13 +21,15 @@ namespace trainyard::cli {
 namespace {
 
 constexpr char kFooter[] = R"(Examples:
-  trainyard evaluate runs/gpt2/pvc/ckpt/gpt2 data/heldout
-  trainyard evaluate runs/gpt2/pvc/ckpt/gpt2 data/heldout data/recent -o json
+  trainyard evaluate runs/gpt2
+  trainyard evaluate runs/gpt2 data/heldout data/recent -o json
   trainyard evaluate models/Qwen2.5-0.5B data/heldout --sequence-length 512
 
-Each TOKENS path is one set: a token shard or a folder of shards. Bits per byte can be compared
-between models with different tokenizers. Exit codes: 0 done; 64 wrong usage, or tokens of another
-tokenizer; 65 no good checkpoint, damaged tokens, or the model has diverged.)";
+Each TOKENS path is one set: a token shard or a folder of shards. Without TOKENS, the set is the
+run's own data.validation; evaluations during training score evaluation.sequences of its windows.
+Bits per byte can be compared between models with different tokenizers. Exit codes: 0 done; 64 wrong
+usage, or tokens of another tokenizer; 65 no good checkpoint, damaged tokens, or the model has
+diverged.)";
 
 struct Options {
   std::string checkpoint;
@@ -65,12 +67,45 @@ Status check_tokenizer(const NamedModel& named, const data::TokenSet& tokens,
                    "), which the model was trained with; prepare the set with that tokenizer"};
 }
 
-Result<Score> evaluate_set(const NamedModel& named, const std::string& path, const Options& options,
+/// Token shards that are scored together, and their name.
+struct NamedSet {
+  std::string name;
+  std::vector<std::string> paths;
+};
+
+/// Those given, each by itself, else the run's own.
+Result<std::vector<NamedSet>> sets_of(const Options& options, const NamedModel& named) {
+  std::vector<NamedSet> sets;
+  for (const std::string& path : options.sets)
+    sets.push_back({.name = path, .paths = {path}});
+  if (!sets.empty()) return sets;
+  const std::vector<std::string>& own = named.model->engine().spec().data.validation;
+  if (own.empty()) {
+    return Error{ErrorCode::kInvalidConfig,
+                 "TOKENS: found none, and " + named.place.string() +
+                     (named.config_json.empty()
+                          ? " is a model folder, not a run with a data.validation of its own"
+                          : " is of a run without data.validation") +
+                     ": name a set of held-out token shards"};
+  }
+  std::string name;
+  for (const std::string& path : own)
+    name += (name.empty() ? "" : ", ") + path;
+  sets.push_back({.name = std::move(name), .paths = own});
+  return sets;
+}
+
+Result<Score> evaluate_set(const NamedModel& named, const NamedSet& set, const Options& options,
                            std::ostream& err) {
   engine::Engine& engine = named.model->engine();
-  const std::string paths[] = {path};
-  TRAINYARD_ASSIGN(const data::TokenSet tokens,
-                   data::TokenSet::open(std::span<const std::string>(paths)));
+  const std::string& path = set.name;
+  Result<data::TokenSet> opened = data::TokenSet::open(std::span<const std::string>(set.paths));
+  if (!opened && options.sets.empty()) {
+    Error error = std::move(opened).error();
+    error.message += "; this path is the run's data.validation: if the set lies elsewhere, name it";
+    return error;
+  }
+  TRAINYARD_ASSIGN(const data::TokenSet tokens, std::move(opened));
   TRAINYARD_TRY(engine::check_held_out(tokens, nullptr, engine.model().vocab, path));
   TRAINYARD_TRY(check_tokenizer(named, tokens, path, err));
   const int64_t length = engine.spec().data.sequence_length;
@@ -141,7 +176,8 @@ Status evaluate(const Options& options, CommandContext& context) {
   TRAINYARD_ASSIGN(const NamedModel named,
                    load_model(files, options.checkpoint, options.model, context.err));
   std::vector<Score> scores;
-  for (const std::string& set : options.sets) {
+  TRAINYARD_ASSIGN(const std::vector<NamedSet> sets, sets_of(options, named));
+  for (const NamedSet& set : sets) {
     TRAINYARD_ASSIGN(Score score, evaluate_set(named, set, options, context.err));
     scores.push_back(std::move(score));
   }
@@ -167,8 +203,9 @@ void register_evaluate(const Command& app, CommandContext& context) {
       app.command("evaluate", "Measures a model's loss on held-out token shards.");
   auto options = std::make_shared<Options>();
   command.option("CHECKPOINT", options->checkpoint, kModelHelp).required();
-  command.option("TOKENS", options->sets, "Sets of token shards, each scored separately")
-      .required();
+  command.option(
+      "TOKENS", options->sets,
+      "Sets of token shards, each scored separately (default: the run's data.validation)");
   command.option("--sequences", options->sequences, "Score only the first N windows; 0: all")
       .between(0, 1'000'000'000)
       .show_default();

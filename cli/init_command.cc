@@ -4,8 +4,8 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <ostream>
-#include <sstream>
 #include <string>
 #include <unistd.h>
 #include <vector>
@@ -13,18 +13,15 @@
 #include "cli/commands.h"
 #include "cli/data_notes.h"
 #include "cli/data_progress.h"
+#include "cli/init_proposal.h"
 #include "cli/named_path.h"
 #include "cli/registry.h"
 #include "cli/run/format.h"
-#include "common/api/decode.h"
-#include "common/api/presets.h"
 #include "common/base/clock.h"
-#include "common/io/control_group.h"
 #include "common/io/file.h"
 #include "common/text/json_writer.h"
 #include "worker/data/prepare.h"
 #include "worker/data/sources.h"
-#include "worker/model/family.h"
 
 namespace trainyard::cli {
 namespace {
@@ -34,67 +31,21 @@ namespace fs = std::filesystem;
 constexpr char kFooter[] = R"(Examples:
   trainyard init --data my-texts/
   trainyard init --data book.txt --preset gpt2-3m --steps 500 --out book
+  trainyard init --data my-texts/ --minutes 60
   trainyard init --data my-texts/ --tokenizer gpt2/ --cluster
 
-Writes token shards to OUT/data and a manifest to OUT/job.yaml. Comments in the manifest explain its
-numbers. If there are enough files, some of them are held out by name for evaluation.
+Writes token shards to OUT/data and a manifest to OUT/job.yaml, and with --cluster OUT/claim.yaml: a
+volume claim and a pod through which the shards get there. Without --steps and --cluster, it trains
+for some seconds to measure this machine, and proposes a model and steps that fit into --minutes.
+Comments in the manifest explain its numbers. If there are enough files, some of them are held out by name for
+evaluation.
 
 Exit codes: 0 done; 64 wrong usage, or files already exist at --out; 65 the text is
 missing or unusable; 75 input or output failed.)";
 
 constexpr char kManifestFile[] = "job.yaml";
-constexpr char kDataFolder[] = "data";
-constexpr char kHeldOut[] = "heldout";
+constexpr char kClaimFile[] = "claim.yaml";
 constexpr int64_t kFilesHeldOutMax = 20;
-constexpr int64_t kRanksMax = 2;
-/// Tokens that each preset is proposed up to.
-constexpr struct {
-  int64_t tokens;
-  const char* preset;
-} kSizes[] = {{300'000, "gpt2-100k"}, {50'000'000, "gpt2-3m"}, {500'000'000, "gpt2-11m"}};
-constexpr char kLargest[] = "gpt2-124m";
-
-struct InitArguments {
-  std::string data;
-  std::string out;
-  std::string tokenizer = "bytes";
-  std::string include = "\\.txt$";
-  std::string preset;
-  int64_t steps = 0;
-  bool cluster = false;
-  bool force = false;
-  std::string output = "text";
-};
-
-/// What the job is made of, and the numbers that follow.
-struct Proposal {
-  std::string name;
-  api::Preset preset;
-  int64_t files = 0;
-  int64_t bytes = 0;
-  int64_t vocabulary = 0;
-  std::string tokenizer;        ///< its path, as YAML; empty: none that `sample` would have to find
-  int64_t tokens = 0;           ///< to train on
-  int64_t held_out_tokens = 0;  ///< 0: nothing is held out
-  int64_t parameters = 0;
-  int64_t length = 0;
-  int64_t sequences = 0;
-  int64_t micro = 0;
-  int64_t ranks = 1;
-  int64_t steps = 0;
-  double learning_rate = 0;
-
-  int64_t step_tokens() const { return sequences * length; }
-  double epochs() const {
-    return static_cast<double>(steps * step_tokens()) / static_cast<double>(tokens);
-  }
-};
-
-std::string name_of(const fs::path& data) {
-  std::error_code code;
-  const fs::path whole = fs::weakly_canonical(data, code);
-  return api::job_name_of(code ? data : whole, "model");
-}
 
 /// The name of a file as an expression that it alone fits.
 std::string literal(const std::string& name) {
@@ -133,7 +84,7 @@ std::vector<data::SplitRule> held_out_of(const std::vector<data::Source>& files)
     names += (names.empty() ? "" : "|") + literal(file.path.filename().string());
   }
   if (names.empty()) return {};
-  return {{kHeldOut, "^(" + names + ")$"}};
+  return {{kInitHeldOut, "^(" + names + ")$"}};
 }
 
 Result<data::PrepareOutcome> prepare(const InitArguments& arguments,
@@ -143,7 +94,7 @@ Result<data::PrepareOutcome> prepare(const InitArguments& arguments,
   options.tokenizer = arguments.tokenizer;
   options.include = arguments.include;
   options.inputs = {arguments.data};
-  options.output = fs::path(arguments.out) / kDataFolder;
+  options.output = fs::path(arguments.out) / kInitData;
   options.existing = existing;
   options.copies = data::Copies::kDrop;
   options.splits = std::move(splits);
@@ -159,73 +110,6 @@ Result<data::PrepareOutcome> prepare(const InitArguments& arguments,
   Error error = std::move(outcome).error();
   if (error.code == ErrorCode::kAlreadyExists) error.code = ErrorCode::kInvalidConfig;
   return error;
-}
-
-Result<api::Preset> preset_of(const InitArguments& arguments, int64_t tokens) {
-  std::string name = arguments.preset;
-  if (name.empty()) {
-    const auto* const size =
-        std::ranges::find_if(kSizes, [&](const auto& entry) { return tokens <= entry.tokens; });
-    name = size == std::end(kSizes) ? kLargest : size->preset;
-  }
-  std::string names;
-  for (const api::Preset& preset : api::presets()) {
-    if (preset.name == name) return preset;
-    names += (names.empty() ? "" : ", ") + std::string(preset.name);
-  }
-  return Error{ErrorCode::kInvalidConfig, "--preset: found '" + name + "', wanted one of " + names};
-}
-
-/// Kaplan et al. 2020, "Scaling Laws for Neural Language Models", equation D.1, to one digit.
-double learning_rate_for(int64_t parameters) {
-  const double rate = 0.003239 - 0.0001395 * std::log(static_cast<double>(parameters));
-  return std::round(rate * 1e4) / 1e4;
-}
-
-Result<Proposal> propose(const InitArguments& arguments, const data::DatasetManifest& data) {
-  Proposal job;
-  job.name = name_of(arguments.data);
-  job.vocabulary = data.recipe.vocabulary;
-  if (arguments.tokenizer != "bytes" && !arguments.cluster) {
-    text::JsonWriter path;  // a JSON string is one of YAML
-    path.string(fs::absolute(arguments.tokenizer).lexically_normal().string());
-    job.tokenizer = path.take();
-  }
-  job.files = std::ssize(data.recipe.sources);
-  for (const data::SplitRecord& split : data.splits)
-    (split.name == kHeldOut ? job.held_out_tokens : job.tokens) = split.tokens;
-  for (const data::SourceRecord& source : data.recipe.sources)
-    job.bytes += source.bytes;
-  TRAINYARD_ASSIGN(job.preset, preset_of(arguments, job.tokens));
-  job.vocabulary = std::max(job.vocabulary, job.preset.vocab);
-  // Of little text some sixteen different sequences a step are wanted all the same.
-  job.length = std::min<int64_t>(job.preset.max_positions, 256);
-  if (job.preset.name == kLargest) job.length = job.preset.max_positions;
-  while (job.length > 16 && job.length * 16 > job.tokens)
-    job.length /= 2;
-  if (job.tokens <= job.length) {
-    return Error{ErrorCode::kInvalidData, arguments.data + ": found " + std::to_string(job.tokens) +
-                                              " tokens to train on, wanted more than " +
-                                              std::to_string(job.length)};
-  }
-  if (job.held_out_tokens <= job.length) job.held_out_tokens = 0;
-  job.sequences = job.preset.layers > 6 ? 64 : 16;
-  job.micro = job.preset.layers > 6 ? 1 : 4;
-  job.ranks = arguments.cluster ? 1 : std::clamp<int64_t>(usable_cpus(), 1, kRanksMax);
-  const int64_t epochs10 = 10 * job.tokens / job.step_tokens();
-  // A multiple of ten, so that the last of ten evaluations is that of the last step.
-  job.steps =
-      arguments.steps > 0 ? arguments.steps : std::clamp<int64_t>(epochs10 / 10 * 10, 100, 2000);
-  api::ModelSpec shape;
-  api::apply_preset(job.preset.name, shape);
-  api::EngineSpec proposed{.model = shape};
-  api::derive_defaults(proposed);
-  shape = proposed.model;
-  shape.vocab = job.vocabulary;
-  TRAINYARD_ASSIGN(const engine::Model model, engine::build_model(shape));
-  job.parameters = model.parameter_count();
-  job.learning_rate = learning_rate_for(job.parameters);
-  return job;
 }
 
 /// A job and its data.
@@ -249,6 +133,8 @@ Result<Made> make(const InitArguments& arguments, CommandContext& context) {
     whole = true;
   }
   if (!data) return std::move(data).error();
+  if (arguments.steps == 0 && !arguments.cluster)
+    context.err << "measuring how fast this machine trains ...\n" << std::flush;
   TRAINYARD_ASSIGN(Proposal job, propose(arguments, data->manifest));
   if (!whole && job.held_out_tokens == 0) {
     data = prepare(arguments, {}, data::Existing::kReplace, context);
@@ -256,76 +142,6 @@ Result<Made> make(const InitArguments& arguments, CommandContext& context) {
     TRAINYARD_ASSIGN(job, propose(arguments, data->manifest));
   }
   return Made{std::move(job), *std::move(data)};
-}
-
-std::string si(int64_t number) {
-  std::ostringstream text;
-  text.precision(3);
-  const auto value = static_cast<double>(number);
-  if (number >= 1'000'000'000)
-    text << value / 1e9 << "G";
-  else if (number >= 1'000'000)
-    text << value / 1e6 << "M";
-  else if (number >= 1'000)
-    text << value / 1e3 << "k";
-  else
-    text << number;
-  return text.str();
-}
-
-std::string epochs_text(const Proposal& job) {
-  std::ostringstream text;
-  text.precision(2);
-  text << job.epochs();
-  return text.str();
-}
-
-std::string manifest_of(const Proposal& job, bool cluster) {
-  const std::string folder = cluster ? "/data/" : std::string(kDataFolder) + "/";
-  const int64_t every = std::max<int64_t>(1, job.steps / 10);
-  std::ostringstream out;
-  out << "# " << job.files << (job.files == 1 ? " file" : " files") << " of text, " << si(job.bytes)
-      << " bytes. Every field: docs/reference/trainingjob.md.\n"
-      << "apiVersion: trainyard.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: " << job.name
-      << "}\nspec:\n  numNodes: 1\n  numProcPerNode: " << job.ranks
-      << "          # ranks; any number gives the same bits\n  engine:\n    model:\n"
-      << "      preset: " << job.preset.name << "        # " << job.preset.description << ", "
-      << si(job.parameters) << " parameters\n";
-  if (job.preset.vocab != job.vocabulary)
-    out << "      vocab: " << job.vocabulary << "          # as in the tokenizer\n";
-  out << "    data:\n      tokens: [" << folder << "train]     # " << si(job.tokens) << " tokens\n";
-  if (job.held_out_tokens > 0) {
-    out << "      validation: [" << folder << kHeldOut << "]     # " << si(job.held_out_tokens)
-        << " tokens that training never sees\n";
-  } else {
-    out << "      # nothing is held out; with more or larger files, init holds out some of them to "
-           "measure the loss on unseen text\n";
-  }
-  if (!job.tokenizer.empty())
-    out << "      tokenizer: " << job.tokenizer << "     # `trainyard sample` loads it from here\n";
-  out << "      sequenceLength: " << job.length
-      << "\n    batch: {globalSequences: " << job.sequences << ", microSequences: " << job.micro
-      << "}     # " << si(job.step_tokens())
-      << " tokens per step; microSequences changes memory, not the result\n    steps: " << job.steps
-      << "     # reads the text " << epochs_text(job)
-      << (cluster ? " times\n" : " times; raise it and run again to train further\n")
-      << "    optimizer: {learningRate: " << job.learning_rate
-      << "}     # chosen by the number of parameters; halve it if the loss jumps\n"
-      << "    learningRateSchedule: {name: Cosine, warmupSteps: "
-      << std::max<int64_t>(1, job.steps / 20) << ", horizonSteps: " << job.steps
-      << "}     # set horizonSteps to the final number of steps if you plan to train further\n";
-  if (job.held_out_tokens > 0)
-    out << "    evaluation: {everySteps: " << every << ", sequences: 64}\n";
-  out << "  checkpointPolicy:\n    storage: {persistentVolumeClaim: {claimName: "
-      << (cluster ? "training" : "checkpoints") << "}}"
-      << (cluster ? "" : "     # locally a folder in the run directory")
-      << "\n    everySteps: " << every << "\n    keepLast: 3\n";
-  if (!cluster) return out.str();
-  out << "  template:\n    spec:\n      containers:\n      - name: trainer\n        resources:\n"
-      << "          requests: {cpu: \"1\", memory: 1Gi}\n        volumeMounts:\n"
-      << "        - {name: training, mountPath: /data, subPath: data, readOnly: true}\n"
-      << "      volumes:\n      - {name: training, persistentVolumeClaim: {claimName: training}}\n";
-  return out.str();
 }
 
 void print_json(const std::string& file, const Made& made, std::ostream& out) {
@@ -350,6 +166,11 @@ void print_json(const std::string& file, const Made& made, std::ostream& out) {
   integer("heldOutTokens", job.held_out_tokens);
   integer("steps", job.steps);
   integer("stepTokens", job.step_tokens());
+  const auto known = [](double value) { return value > 0 ? std::optional(value) : std::nullopt; };
+  json.key("tokensPerSecond");
+  json.number(known(job.tokens_per_second));
+  json.key("seconds");
+  json.number(known(job.seconds()));
   const auto strings = [&](const char* key, const std::vector<std::string>& values) {
     json.key(key);
     json.begin_array();
@@ -364,24 +185,44 @@ void print_json(const std::string& file, const Made& made, std::ostream& out) {
 }
 
 void print_next(const InitArguments& arguments, const Proposal& job, std::ostream& out) {
-  const std::string file = shell_word((fs::path(arguments.out) / kManifestFile).string());
+  const auto in_out = [&](const char* name) {
+    return shell_word((fs::path(arguments.out) / name).string());
+  };
+  const std::string file = in_out(kManifestFile);
   out << "next:\n";
   if (arguments.cluster) {
-    out << "  kubectl cp " << shell_word((fs::path(arguments.out) / kDataFolder).string())
-        << " filler:/claim/data     # manifests/examples/claim-and-filler.yaml creates the claim "
-           "and the pod\n  kubectl apply -f "
-        << file << "\n  kubectl get tj " << job.name << " -w\n";
+    out << "  kubectl apply -f " << in_out(kClaimFile)
+        << "\n  kubectl wait --for=condition=Ready pod/filler --timeout=5m\n  kubectl cp "
+        << in_out(kInitData)
+        << " filler:/claim/\n  kubectl delete pod filler --grace-period=1     # one node at a time "
+           "mounts "
+           "the claim\n"
+        << "  kubectl apply -f " << file << "\n  kubectl get tj " << job.name << " -w\n";
     return;
   }
   const std::string run = shell_word("runs/" + job.name);
-  out << "  trainyard run " << file << "\n  trainyard sample " << run << "\n  trainyard export "
-      << run << " " << shell_word(job.name + "-hf") << '\n';
+  out << "  trainyard run " << file << "\n  trainyard top " << run
+      << "     # in a second terminal\n  trainyard sample " << run << '\n';
+  if (job.held_out_tokens > 0) out << "  trainyard evaluate " << run << '\n';
+  out << "  trainyard export " << run << " " << shell_word(job.name + "-hf") << "\n  trainyard run "
+      << file << " --steps " << 2 * job.steps << "     # trains further, at the lowest rate\n";
 }
 
 Status run_init(InitArguments arguments, CommandContext& context) {
-  if (arguments.out.empty()) arguments.out = name_of(arguments.data) + "-job";
+  if (arguments.steps > 0 && arguments.minutes > 0) {
+    return Error{ErrorCode::kInvalidConfig,
+                 "--minutes: found " + std::to_string(arguments.minutes) +
+                     " with --steps, which says how many steps to train; wanted one of the two"};
+  }
+  if (arguments.cluster && arguments.minutes > 0) {
+    return Error{ErrorCode::kInvalidConfig,
+                 "--minutes: found " + std::to_string(arguments.minutes) +
+                     " with --cluster, wanted none, because this machine is not the cluster: use "
+                     "--steps"};
+  }
+  if (arguments.out.empty()) arguments.out = init_name_of(arguments.data) + "-job";
   TRAINYARD_TRY(check_output_folder("--out", arguments.out));
-  TRAINYARD_TRY(preset_of(arguments, 0));
+  TRAINYARD_TRY(init_preset_of(arguments, 0));
   const fs::path file = fs::path(arguments.out) / kManifestFile;
   std::error_code code;
   if (!arguments.force && fs::exists(file, code)) {
@@ -391,7 +232,9 @@ Status run_init(InitArguments arguments, CommandContext& context) {
   }
   TRAINYARD_ASSIGN(const Made made, make(arguments, context));
   const Proposal& job = made.job;
-  TRAINYARD_TRY(write_file_atomic(file, manifest_of(job, arguments.cluster)));
+  TRAINYARD_TRY(write_file_atomic(file, init_manifest_of(job, arguments.cluster)));
+  if (arguments.cluster)
+    TRAINYARD_TRY(write_file_atomic(fs::path(arguments.out) / kClaimFile, init_claim()));
   if (arguments.output == "json") {
     print_json(file.string(), made, context.out);
     return {};
@@ -401,7 +244,20 @@ Status run_init(InitArguments arguments, CommandContext& context) {
               << (job.files == 1 ? " file" : " files") << ", "
               << (job.held_out_tokens > 0 ? si(job.held_out_tokens) + " held out"
                                           : std::string("nothing held out"))
-              << "; " << job.steps << " steps of " << si(job.step_tokens()) << '\n';
+              << "; " << job.steps << " steps of " << si(job.step_tokens());
+  if (job.seconds() > 0) {
+    context.out << ", about " << duration_text(job.seconds()) << " at "
+                << si(std::llround(job.tokens_per_second))
+                << " tokens/s on the processors of this machine";
+  }
+  context.out << '\n';
+  const int64_t minutes = arguments.minutes > 0 ? arguments.minutes : kInitMinutes;
+  if (job.seconds() > 61.0 * static_cast<double>(minutes))
+    context.out << "warning: this takes longer than --minutes (" << minutes
+                << "); use a smaller --preset\n";
+  if (!job.not_measured.empty())
+    context.out << "warning: this machine was not measured: " << printable(job.not_measured)
+                << '\n';
   print_notes(made.data, context.out);
   print_next(arguments, job, context.out);
   return {};
@@ -426,9 +282,15 @@ void register_init(const Command& app, CommandContext& context) {
   command.option("--preset", arguments->preset,
                  "Model preset (default: chosen by the size of the text)");
   command
-      .option("--steps", arguments->steps,
-              "Number of steps (default: ten epochs, but at least 100 and at most 2000)")
+      .option(
+          "--steps", arguments->steps,
+          "Number of steps (default: ten epochs or at least 100 steps, if they fit into --minutes; "
+          "with --cluster at most 2000)")
       .between(1, 1'000'000'000'000);
+  command
+      .option("--minutes", arguments->minutes,
+              "How long the proposed run may take on the processors of this machine (default 10)")
+      .between(1, 1'000'000);
   command.flag("--cluster", arguments->cluster, "Write a manifest for kubectl apply");
   command.flag("--force", arguments->force, "Replace the output of an earlier call");
   command.output(arguments->output);

@@ -9,6 +9,8 @@
 #include <unistd.h>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "cli/commands.h"
 #include "cli/plan_view.h"
 #include "cli/registry.h"
@@ -32,6 +34,7 @@
 #include "control/policies/elastic.h"
 #include "worker/checkpoint/store.h"
 #include "worker/device/cpu_device.h"
+#include "worker/engine/learning_rate.h"
 #include "worker/job/job_plan.h"
 #include "worker/job/preflight.h"
 #include "worker/job/resolve.h"
@@ -45,14 +48,16 @@ namespace {
 constexpr char kFooter[] = R"(Examples:
   trainyard run job.yaml
   trainyard run job.yaml --nodes 2 --procs 2
+  trainyard run job.yaml --steps 4000     trains a finished run further, to step 4000
   trainyard run job.yaml --run-dir /data/run7 -o json > run7.jsonl
   trainyard run job.yaml --trace=50       traces the last 50 steps, for Perfetto
 
 Runs a TrainingJob on this machine with one agent per node and one worker per rank. The run
 directory (runs/NAME) contains status, logs and checkpoints. To resume a stopped run, repeat the
-command with the same run directory. Failed ranks restart from the newest checkpoint. Ctrl-C writes
-a checkpoint and stops the run; a second Ctrl-C stops it at once. The run continues if the program
-that reads its standard output exits (| head -1).
+command with the same run directory. To train a finished run further, repeat it with more --steps.
+Failed ranks restart from the newest checkpoint. Ctrl-C writes a checkpoint and stops the run; a
+second Ctrl-C stops it at once. The run continues if the program that reads its standard output
+exits (| head -1).
 
 Your own program (spec.template) starts in its container's workingDir. It gets the environment of
 this command and the container's env; $(NAME) expands as in a cluster. If a variable has a
@@ -76,6 +81,7 @@ struct RunOptions {
   std::string run_dir;
   int64_t nodes = 0;
   int64_t procs = 0;
+  int64_t steps = 0;
   std::string output = "text";
   bool plain = false;
   int64_t trace_steps = 0;
@@ -100,6 +106,7 @@ Result<api::TrainingJob> load_job(const RunOptions& options) {
   const auto amend = [&](api::TrainingJobSpec& spec) {
     if (options.nodes > 0) spec.num_nodes = options.nodes;
     if (options.procs > 0) spec.num_proc_per_node = options.procs;
+    if (options.steps > 0 && spec.engine) spec.engine->steps = options.steps;
     // One is what auto comes to by itself, and faults then say so.
     if (counts_gpus(spec) && gpus_here() > 1) spec.num_proc_per_node = gpus_here();
   };
@@ -109,9 +116,15 @@ Result<api::TrainingJob> load_job(const RunOptions& options) {
     // Lines of faults are those of the manifest, which says something else there.
     if (options.nodes > 0) error.message += "\n(--nodes counts in place of spec.numNodes)";
     if (options.procs > 0) error.message += "\n(--procs counts in place of spec.numProcPerNode)";
+    if (options.steps > 0) error.message += "\n(--steps counts in place of engine.steps)";
     return error;
   }
   api::TrainingJob job = *std::move(loaded);
+  if (options.steps > 0 && !job.spec.engine) {
+    return Error{ErrorCode::kInvalidConfig, "--steps: found " + std::to_string(options.steps) +
+                                                ", wanted none, because the manifest has no "
+                                                "engine but a program of its own"};
+  }
   if (counts_gpus(job.spec)) job.spec.num_proc_per_node = 1;
   // A file with an engine alone has met no number of ranks yet.
   const std::vector<api::Fault> faults = api::validate(job, options.manifest);
@@ -135,7 +148,18 @@ struct Foreseen {
   std::string doubt;             ///< a warning; empty: none
   std::string cut;               ///< how a pipeline is cut; empty: there is none
   std::optional<double> bubble;  ///< of a pipeline
+  std::string rates;             ///< the learning rates of a complete run that is trained further
 };
+
+/// What the learning rate is from the first step that is still to be done to the last.
+std::string rates_text(const api::EngineSpec& engine, int64_t done) {
+  const auto after = [&](int64_t updates) {
+    return engine::learning_rate(engine.learning_rate_schedule, engine.optimizer.learning_rate,
+                                 api::horizon_of(engine), updates);
+  };
+  return fmt::format("the learning rate is {:.3g} at step {} and {:.3g} at step {}", after(done),
+                     grouped(done + 1), after(engine.steps - 1), grouped(engine.steps));
+}
 
 /// The part of a step in which the ranks of a pipeline wait.
 std::optional<double> bubble_of(const engine::MemoryPlan& plan) {
@@ -195,7 +219,9 @@ Result<Foreseen> check_engine(const api::TrainingJob& job, const std::filesystem
       .trace_ring_bytes = traces ? trace::Recorder::kRingBytes : 0};
   TRAINYARD_ASSIGN(const engine::MemoryPlan plan, engine::plan_job(complete, place));
   TRAINYARD_TRY(check_planned(spec, plan));
-  Foreseen foreseen{.doubt = "", .cut = cut_text(plan), .bubble = bubble_of(plan)};
+  Foreseen foreseen{.doubt = "", .cut = cut_text(plan), .bubble = bubble_of(plan), .rates = ""};
+  if (result && !over && result->step < complete.steps)
+    foreseen.rates = rates_text(complete, result->step);
   TRAINYARD_ASSIGN(foreseen.doubt, engine::check_memory(plan, {0, api::ranks_of(spec)}, complete,
                                                         engine::memory_room()));
   if (!foreseen.doubt.empty()) return foreseen;
@@ -300,32 +326,40 @@ Summary follow(LocalRun& run, RunView& view, StopSignals& signals, CommandContex
   return run.summary();
 }
 
-/// The command that goes on with this run as it is.
-std::string same_command(const RunOptions& options) {
+/// The command that goes on with this run as it is, or to so many steps.
+std::string same_command(const RunOptions& options, int64_t steps) {
   std::string command = "trainyard run " + shell_word(options.manifest);
   if (!options.run_dir.empty()) command += " --run-dir " + shell_word(options.run_dir);
   if (options.nodes > 0) command += " --nodes " + std::to_string(options.nodes);
   if (options.procs > 0) command += " --procs " + std::to_string(options.procs);
+  if (steps > 0) command += " --steps " + std::to_string(steps);
   return command;
 }
 
-std::vector<std::string> next_commands(const RunOptions& options, const Summary& summary) {
+std::vector<std::string> next_commands(const RunOptions& options, const LocalRun& run,
+                                       const api::TrainingJobSpec& spec, const Summary& summary) {
   std::vector<std::string> commands;
   if (summary.directory_gone) return commands;
   if (summary.outcome != Summary::Outcome::kComplete) {
     const bool can_go_on = summary.outcome != Summary::Outcome::kFailed;
     if (can_go_on) {
-      commands.push_back(same_command(options));
+      commands.push_back(same_command(options, options.steps));
     } else if (summary.step < summary.total_steps && !summary.diverged()) {
-      commands.push_back(same_command(options) + " --retry");
+      commands.push_back(same_command(options, options.steps) + " --retry");
     }
     return commands;
   }
-  if (summary.checkpoint_dir.empty()) return commands;
+  if (!spec.engine) return commands;
+  const std::string here = shell_word(from_here(run.header().run_dir));
   const std::string best = summary.best_checkpoint();
-  commands.push_back("trainyard sample " +
-                     shell_word(best.empty() ? summary.checkpoint_dir : best));
-  commands.push_back("trainyard ckpt ls " + shell_word(summary.checkpoint_dir));
+  const std::string model = best.empty() ? here : shell_word(from_here(best));
+  commands.push_back("trainyard sample " + model);
+  if (!spec.engine->data.validation.empty()) commands.push_back("trainyard evaluate " + model);
+  if (summary.export_dir.empty())
+    commands.push_back("trainyard export " + model + " " + shell_word(summary.job_name + "-hf"));
+  if (!summary.stopped_early && summary.step > 0 && options.manifest != "-")
+    commands.push_back(same_command(options, 2 * summary.step));
+  commands.push_back("trainyard ckpt ls " + here);
   return commands;
 }
 
@@ -365,7 +399,7 @@ void show_endpoint(StatusEndpoint& endpoint, LocalRun& run, RunView& view) {
 }
 
 /// What there is to say of the run directory found.
-std::vector<std::string> remarks_of(LocalRun& run, bool retry) {
+std::vector<std::string> remarks_of(LocalRun& run, bool retry, const std::string& rates) {
   std::vector<std::string> remarks;
   const bool is_new = run.header().generation == 0;
   if (retry && is_new) {
@@ -378,6 +412,7 @@ std::vector<std::string> remarks_of(LocalRun& run, bool retry) {
   if (run.header().taken_up == control::local::TakenUp::kAfterCompletion) {
     remarks.emplace_back("this run was complete; training it further from its newest checkpoint");
   }
+  if (!rates.empty()) remarks.push_back(rates);
   if (run.header().manifest_changed) {
     remarks.emplace_back(
         "the manifest or its options have changed since the last start; the new ones apply");
@@ -395,9 +430,9 @@ std::vector<std::string> remarks_of(LocalRun& run, bool retry) {
         "resumes from the newest checkpoint, --retry resumes with the unchanged manifest");
   } else {
     remarks.emplace_back(
-        "this run is over; use another --run-dir to train again. To train it further, raise "
-        "engine.steps; to start another run from it, name a checkpoint in that run's "
-        "engine.startFrom");
+        "this run is over; use another --run-dir to train again. To train it further, use more "
+        "--steps or raise engine.steps; to start another run from it, name a checkpoint in that "
+        "run's engine.startFrom");
   }
   return remarks;
 }
@@ -430,6 +465,7 @@ Result<int> run_job(const RunOptions& options, CommandContext& context) {
   }
   TRAINYARD_ASSIGN(StopSignals signals, StopSignals::take());
   TRAINYARD_ASSIGN(run_options.env_files, read_env_files(options.env_from));
+  const api::TrainingJobSpec spec = job.spec;
   run_options.job = std::move(job);
   run_options.agent = agent_path();
   run_options.trace_steps = options.trace_steps;
@@ -447,7 +483,7 @@ Result<int> run_job(const RunOptions& options, CommandContext& context) {
       make_live_view(make_recording_view(make_view(options, context), run->header().run_dir),
                      run->header().run_dir);
   view->begin(run->header());
-  for (const std::string& remark : remarks_of(*run, options.retry))
+  for (const std::string& remark : remarks_of(*run, options.retry, foreseen.rates))
     view->notice({Notice::Kind::kMessage, "", remark, {}});
   if (!foreseen.doubt.empty()) view->notice({Notice::Kind::kWarning, "Memory", foreseen.doubt, {}});
   if (const std::string cpu = doubt_of_cpu_time(); !cpu.empty()) {
@@ -455,7 +491,7 @@ Result<int> run_job(const RunOptions& options, CommandContext& context) {
   }
   if (endpoint && run->state() == LocalRun::State::kRunning) show_endpoint(*endpoint, *run, *view);
   Summary summary = follow(*run, *view, signals, context);
-  summary.next_commands = next_commands(options, summary);
+  summary.next_commands = next_commands(options, *run, spec, summary);
   summary.planned_cut = foreseen.cut;
   summary.planned_bubble = foreseen.bubble;
   if (options.trace_steps > 0) add_trace(run->header().run_dir, *view, summary);
@@ -476,6 +512,8 @@ void register_run(const Command& app, CommandContext& context) {
   command.option("--nodes", options->nodes, "Override spec.numNodes").between(1, api::kMaxNumNodes);
   command.option("--procs", options->procs, "Override spec.numProcPerNode, the ranks per node")
       .between(1, api::kMaxProcPerNode);
+  command.option("--steps", options->steps, "Override engine.steps, to train a run further")
+      .between(1, 1'000'000'000'000);
   command.output(options->output, "Output format; json prints one object per line");
   command.flag("--retry", options->retry, "Resume a failed run from its newest checkpoint");
   command.option(

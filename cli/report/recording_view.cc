@@ -47,7 +47,8 @@ class RecordingView final : public RunView {
     Summary shown = summary;
     if (write_report(summary)) {
       shown.report_file = (run_dir_ / kReportFile).string();
-      if (has_desktop()) shown.next_commands.push_back("xdg-open " + shell_word(shown.report_file));
+      if (has_desktop())
+        shown.next_commands.push_back("xdg-open " + shell_word(from_here(shown.report_file)));
     }
     inner_->end(shown);
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <vector>
 
 #include <fmt/format.h>
@@ -52,12 +53,13 @@ std::string best_model_text(const Summary& summary) {
   std::string text = fmt::format("validation loss {} at step {}", fixed(best.validation_loss, 4),
                                  grouped(best.step));
   if (best.checkpoint.empty()) return text;
-  return text + ": " + printable_text(summary.best_checkpoint(), kMaxShownLineBytes);
+  return text + ": " + printable_text(from_here(summary.best_checkpoint()), kMaxShownLineBytes);
 }
 
 /// Where the model is, and how far its newest checkpoint is behind.
 void add_model(std::string& text, const Summary& summary) {
-  if (!summary.checkpoint_dir.empty()) add_row(text, "checkpoints", summary.checkpoint_dir);
+  if (!summary.checkpoint_dir.empty())
+    add_row(text, "checkpoints", from_here(summary.checkpoint_dir));
   if (!summary.export_dir.empty()) add_row(text, "exported to", summary.export_dir);
   const int64_t behind = summary.step - summary.checkpoint_step.value_or(0);
   if (summary.outcome != Summary::Outcome::kComplete && !summary.diverged() &&
@@ -93,6 +95,14 @@ const char* outcome_text(Summary::Outcome outcome) {
       return "stopped at once";
   }
   return "?";
+}
+
+std::string from_here(const std::string& path) {
+  std::error_code code;
+  const std::filesystem::path here = std::filesystem::current_path(code);
+  if (code || here == here.root_path()) return path;
+  const std::filesystem::path relative = std::filesystem::path(path).lexically_relative(here);
+  return relative.empty() || *relative.begin() == ".." ? path : relative.string();
 }
 
 std::string shell_word(const std::string& word) {
@@ -167,7 +177,7 @@ std::string header_text(const RunHeader& header) {
     text += fmt::format(", {} thread{} per rank", header.threads_per_rank,
                         header.threads_per_rank == 1 ? "" : "s");
   }
-  text += fmt::format("; run directory {}\n", header.run_dir);
+  text += fmt::format("; run directory {}\n", from_here(header.run_dir));
   if (header.resumed) {
     text += fmt::format("resuming the run in this directory: generation {}, step {}\n",
                         header.generation, header.step);
@@ -238,8 +248,8 @@ std::string summary_text(const Summary& summary) {
   if (!summary.state_hash.empty()) add_row(text, "state hash", summary.state_hash);
   for (const std::string& warning : summary.warnings)
     add_row(text, "warning", printable_text(warning, kMaxShownLineBytes));
-  if (!summary.report_file.empty()) add_row(text, "report", summary.report_file);
-  if (!summary.trace_file.empty()) add_row(text, "trace", summary.trace_file);
+  if (!summary.report_file.empty()) add_row(text, "report", from_here(summary.report_file));
+  if (!summary.trace_file.empty()) add_row(text, "trace", from_here(summary.trace_file));
   for (const TracedRank& rank : summary.traced_ranks)
     add_row(text, ("  rank " + std::to_string(rank.rank)).c_str(), traced_rank_text(rank));
   if (!summary.next_commands.empty()) text += "next:\n";

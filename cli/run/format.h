@@ -5,7 +5,8 @@
 
 #include "cli/run/run_view.h"
 
-/// How numbers and summaries of a run are written for people. Pure.
+/// How numbers and summaries of a run are written for people. Pure, but for from_here() and what
+/// names paths.
 namespace trainyard::cli {
 
 /// "1,234,567".
@@ -16,6 +17,8 @@ std::string duration_text(double seconds);
 std::string fixed(double value, int digits);
 /// "8.40e-04".
 std::string scientific(double value);
+/// A path as it is named from the current directory, where it lies below that.
+std::string from_here(const std::string& path);
 /// A word of a command as a POSIX shell reads it back: in quotes where it holds anything but plain
 /// letters.
 std::string shell_word(const std::string& word);

@@ -261,7 +261,8 @@ Status check_further(const api::TrainingJobSpec& stored, const api::TrainingJob&
                run_dir.string() + ": holds a finished run" + why +
                    (further || !stored.engine
                         ? "; use another run directory to train this one"
-                        : "; raise engine.steps above " + std::to_string(stored.engine->steps) +
+                        : "; use --steps or raise engine.steps above " +
+                              std::to_string(stored.engine->steps) +
                               (stored.engine->evaluation.early_stop_patience > 0
                                    ? " or engine.evaluation.earlyStopPatience"
                                    : "") +

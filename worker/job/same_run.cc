@@ -5,9 +5,12 @@
 #include <optional>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "common/api/enum_names.h"
 #include "common/io/unexpanded.h"
 #include "common/text/json_writer.h"
+#include "worker/engine/learning_rate.h"
 #include "worker/hf/run_facts.h"
 #include "worker/job/resolve.h"
 
@@ -201,6 +204,13 @@ Status check_state(const checkpoint::StateStore& checkpoint, const api::EngineSp
   return {};
 }
 
+/// The learning rate of the step behind so many.
+std::string rate_text(const api::EngineSpec& spec, int64_t done) {
+  return fmt::format("{:.3g}",
+                     learning_rate(spec.learning_rate_schedule, spec.optimizer.learning_rate,
+                                   api::horizon_of(spec), std::max<int64_t>(0, done)));
+}
+
 }  // namespace
 
 Status check_same_run(const checkpoint::StateStore& checkpoint, const api::EngineSpec& spec,
@@ -214,17 +224,24 @@ std::string doubt_of_horizon(const checkpoint::StateStore& checkpoint,
   if (!stored || spec.learning_rate_schedule.name == api::ScheduleName::kConstant) return "";
   const int64_t was = api::horizon_of(*stored);
   const int64_t now = api::horizon_of(spec);
+  const int64_t done = checkpoint.manifest().step;
   if (was == now && now < spec.steps && stored->steps < spec.steps) {
+    api::EngineSpec longer = spec;
+    longer.learning_rate_schedule.horizon_steps = spec.steps;
     return "engine.learningRateSchedule.horizonSteps: found " + std::to_string(now) + " with " +
            std::to_string(spec.steps) + " steps: from step " + std::to_string(now) +
-           " on the learning rate stays at its last value";
+           " on the learning rate stays at " + rate_text(spec, now) +
+           "; with horizonSteps: " + std::to_string(spec.steps) + " it would rise to " +
+           rate_text(longer, done) + " and fall again";
   }
   if (was == now) return "";
-  return "engine.learningRateSchedule.horizonSteps: up to step " +
-         std::to_string(checkpoint.manifest().step) + " the learning rate fell over " +
-         std::to_string(was) + " steps, from here on it falls over " + std::to_string(now) +
-         ": the learning rate jumps, and the result is not that of one run; if the final length is "
-         "known, set it from the start";
+  return "engine.learningRateSchedule.horizonSteps: up to step " + std::to_string(done) +
+         " the learning rate fell over " + std::to_string(was) +
+         " steps, from here on it falls over " + std::to_string(now) +
+         ": the learning rate jumps from " + rate_text(*stored, done - 1) + " to " +
+         rate_text(spec, done) +
+         ", and the result is not that of one run; if the final length is known, set it from the "
+         "start";
 }
 
 std::string doubt_of_device(const checkpoint::StateStore& checkpoint, const api::EngineSpec& spec) {

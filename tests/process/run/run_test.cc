@@ -55,10 +55,11 @@ TEST_F(RunTest, WhatToDoNextCanBePastedWhateverItsNames) {
   spec.output = folder() / "words";
   spec.errors = folder() / "words.err";
   ASSERT_EQ(ChildProcess(spec).wait(kDeadline).value_or(ChildEnd{}).exit_code, 0) << next;
-  const std::string checkpoints = (dir / "pvc/ckpt/tiny").string();
-  EXPECT_EQ(content_of(folder() / "words"), "<sample><" + checkpoints + "><ckpt><ls><" +
-                                                checkpoints + "><" +
-                                                (dir / "report.html").string() + ">");
+  const std::string run = "<" + dir.string() + ">";
+  EXPECT_EQ(content_of(folder() / "words"),
+            "<sample>" + run + "<export>" + run + "<tiny-hf><run><" +
+                (folder() / "job.yaml").string() + "><--run-dir>" + run + "<--steps><100>" +
+                "<ckpt><ls>" + run + "<" + (dir / "report.html").string() + ">");
 }
 
 TEST_F(RunTest, AFinishedRunSaysSoAndTouchesNothing) {

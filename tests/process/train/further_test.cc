@@ -268,7 +268,33 @@ TEST_F(FurtherTest, WithoutAHorizonThatTheLearningRateJumpsIsSaid) {
   ASSERT_EQ(train("run", {.steps = 20, .horizon = 0}), 0) << err("run");
   ASSERT_EQ(train("run", {.steps = 40, .horizon = 0}), 0) << err("run");
   EXPECT_THAT(out("run"), HasSubstr("up to step 20 the learning rate fell over 20 steps, from "
-                                    "here on it falls over 40"));
+                                    "here on it falls over 40: the learning rate jumps from "
+                                    "0.000326 to 0.00188, and "));
+  EXPECT_THAT(out("run"), HasSubstr("the learning rate is 0.00188 at step 21 and 0.000305 at step "
+                                    "40"));
+  expect_nothing_left();
+}
+
+TEST_F(FurtherTest, StepsOfTheCommandLineCountInPlaceOfTheManifests) {
+  ASSERT_EQ(train("whole", {.steps = 40}), 0) << err("whole");
+  ASSERT_EQ(train("run", {.steps = 20}), 0) << err("run");
+  ASSERT_EQ(train("run", {.steps = 20}, {"--steps", "40"}), 0) << err("run");
+  EXPECT_EQ(hash_of("run"), hash_of("whole"));
+  EXPECT_EQ(summary_of("run").value("step", 0), 40);
+  EXPECT_THAT(out("run"), HasSubstr("this run was complete; training it further"));
+  EXPECT_THAT(out("run"), HasSubstr("the learning rate is 0.00188 at step 21 and 0.000305 at step "
+                                    "40"));
+  // Without them the manifest asks for fewer.
+  EXPECT_EQ(train("run", {.steps = 20}), 64);
+  EXPECT_THAT(err("run"), HasSubstr("use --steps or raise engine.steps above 40 to train it"));
+  // Behind the end of its schedule.
+  ASSERT_EQ(train("run", {.steps = 20}, {"--steps", "60"}), 0) << err("run");
+  EXPECT_THAT(out("run"), HasSubstr("the learning rate is 0.0003 at step 41 and 0.0003 at step "
+                                    "60"));
+  EXPECT_THAT(out("run"), HasSubstr("from step 40 on the learning rate stays at 0.0003; with "
+                                    "horizonSteps: 60 it would rise to 0.00106 and fall again"));
+  EXPECT_EQ(train("other", {.steps = 20, .horizon = 0}, {"--steps", "3"}), 64);
+  EXPECT_THAT(err("other"), HasSubstr("(--steps counts in place of engine.steps)"));
   expect_nothing_left();
 }
 

@@ -189,6 +189,37 @@ TEST_F(LoneRankTest, HeldOutTokensThatTheModelDoesNotKnowAreRefusedByName) {
   EXPECT_EQ(trainyard({"evaluate", path("checkpoints"), path("train")}).exit_code, 0);
 }
 
+TEST_F(LoneRankTest, ARunIsEvaluatedOnItsOwnHeldOutSet) {
+  write_tokens("held", kBytes, "bytes");
+  write_tokens("more", kBytes, "bytes");
+  json spec = engine(3);
+  spec["data"]["validation"] = {path("held"), path("more")};
+  json summary;
+  ASSERT_EQ(train(spec, summary).exit_code, contract::kExitDone) << content("err");
+  const Ended own = trainyard({"evaluate", path("run"), "-o", "json"});
+  ASSERT_EQ(own.exit_code, 0) << own.err;
+  const json scores = json::parse(own.out);
+  EXPECT_EQ(scores["step"], 3);
+  ASSERT_EQ(scores["sets"].size(), 1U);
+  EXPECT_EQ(scores["sets"][0]["set"], path("held") + ", " + path("more"));
+  const Ended named =
+      trainyard({"evaluate", path("run"), path("held"), path("more"), "-o", "json"});
+  const json apart = json::parse(named.out)["sets"];
+  ASSERT_EQ(apart.size(), 2U);
+  EXPECT_EQ(scores["sets"][0]["windows"], (2 * 4096 - 1) / 16) << "they are one text";
+  EXPECT_NEAR(scores["sets"][0]["lossNatsPerToken"].get<double>(),
+              apart[0]["lossNatsPerToken"].get<double>(), 0.01);
+
+  std::filesystem::remove_all(path("more"));
+  const Ended gone = trainyard({"evaluate", path("run")});
+  EXPECT_NE(gone.exit_code, 0);
+  EXPECT_THAT(gone.err, HasSubstr("this path is the run's data.validation"));
+  ASSERT_EQ(train(engine(3), summary, {}, "without").exit_code, contract::kExitDone);
+  const Ended none = trainyard({"evaluate", path("without")});
+  EXPECT_EQ(none.exit_code, contract::kExitBadConfig);
+  EXPECT_THAT(none.err, HasSubstr(" is of a run without data.validation: name a set of held-out"));
+}
+
 TEST_F(LoneRankTest, FiguresOfAnEvaluationThatAreNoNumbersAreNotWrittenAsSuch) {
   write_tokens("unsized", kBytes, "bytes", 0);
   write_model("model", 0.2F);

@@ -24,6 +24,10 @@ using testing::HasSubstr;
 
 class InitCommandTest : public testing::Test {
  protected:
+  /// A machine that trains 3 M parameters at 10,000 tokens per second.
+  InitCommandTest() { ::setenv("TRAINYARD_INIT_SPEED", "3e10", 1); }
+  ~InitCommandTest() override { ::unsetenv("TRAINYARD_INIT_SPEED"); }
+
   int init(const std::vector<std::string>& more) {
     std::vector<std::string> arguments = {"init", "--out", out().string()};
     arguments.insert(arguments.end(), more.begin(), more.end());
@@ -70,7 +74,13 @@ TEST_F(InitCommandTest, MakesAJobThatEveryCommandTakes) {
   EXPECT_EQ(made.metadata.name, "my-texts");
   EXPECT_EQ(made.spec.engine->model.vocab, 256);
   EXPECT_EQ(made.spec.engine->data.validation.size(), 1U);
-  EXPECT_THAT(printed_, HasSubstr("trainyard run " + (out() / "job.yaml").string()));
+  const std::string file = (out() / "job.yaml").string();
+  EXPECT_THAT(printed_,
+              HasSubstr("next:\n  trainyard run " + file +
+                        "\n  trainyard top runs/my-texts     # in a second terminal\n"
+                        "  trainyard sample runs/my-texts\n  trainyard evaluate runs/my-texts\n"
+                        "  trainyard export runs/my-texts my-texts-hf\n  trainyard run " +
+                        file + " --steps "));
   std::ostringstream plan;
   std::ostringstream complaints;
   EXPECT_EQ(run({"validate", (out() / "job.yaml").string()}, plan, complaints), 0);
@@ -125,15 +135,73 @@ TEST_F(InitCommandTest, NamesTheTokenizerWhereSampleFindsIt) {
   EXPECT_EQ(job().spec.engine->data.tokenizer, tokenizer);
 }
 
+TEST_F(InitCommandTest, ProposesWhatThisMachineTrainsInTheTimeThereIs) {
+  const std::string data = texts(30, 60000);  // 1.7 MB
+  const auto proposed = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {"--data", data, "--force", "-o", "json"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    EXPECT_EQ(init(arguments), 0) << complaints_;
+    return nlohmann::json::parse(printed_);
+  };
+  auto told = proposed({});
+  EXPECT_EQ(told.at("preset"), "gpt2-3m");
+  const double rate = 3e10 / told.at("parameters").get<double>();
+  EXPECT_NEAR(told.at("tokensPerSecond").get<double>(), rate, 1e-6);
+  const auto seconds_of = [&](const nlohmann::json& of) { return of.at("seconds").get<double>(); };
+  EXPECT_LE(seconds_of(told), 600);
+  EXPECT_GT(seconds_of(told), 590) << "with ten evaluations of 64 sequences";
+  EXPECT_EQ(told.at("steps").get<int>() % 10, 0);
+  EXPECT_EQ(job().spec.engine->steps, told.at("steps"));
+  EXPECT_LE(seconds_of(proposed({"--minutes", "2"})), 120);
+  // Ten epochs are enough.
+  told = proposed({"--minutes", "1000"});
+  EXPECT_NEAR(told.at("steps").get<double>(),
+              10 * told.at("tokens").get<double>() / told.at("stepTokens").get<double>(), 10);
+
+  ::setenv("TRAINYARD_INIT_SPEED", "3e8", 1);  // 100 tokens per second
+  told = proposed({});
+  EXPECT_EQ(told.at("preset"), "gpt2-100k") << "14 steps of the larger are none";
+  EXPECT_GE(told.at("steps"), 100);
+  told = proposed({"--preset", "gpt2-3m"});
+  EXPECT_EQ(told.at("preset"), "gpt2-3m");
+  EXPECT_EQ(told.at("steps"), 10);
+  ASSERT_EQ(init({"--data", data, "--force", "--preset", "gpt2-3m"}), 0);
+  EXPECT_THAT(printed_, HasSubstr("warning: this takes longer than --minutes (10)"));
+  EXPECT_EQ(proposed({"--steps", "7"}).at("steps"), 7);
+  EXPECT_TRUE(proposed({"--steps", "7"}).at("seconds").is_null());
+  told = proposed({"--cluster"});
+  EXPECT_EQ(told.at("steps"), 2000);
+  EXPECT_TRUE(told.at("tokensPerSecond").is_null());
+  EXPECT_EQ(init({"--data", data, "--steps", "7", "--minutes", "3"}), 64);
+  EXPECT_THAT(complaints_, HasSubstr("--minutes: found 3 with --steps"));
+  EXPECT_EQ(init({"--data", data, "--cluster", "--minutes", "3"}), 64);
+  EXPECT_THAT(complaints_, HasSubstr("--minutes: found 3 with --cluster"));
+}
+
+TEST_F(InitCommandTest, MeasuresThisMachine) {
+  ::unsetenv("TRAINYARD_INIT_SPEED");
+  ASSERT_EQ(init({"--data", texts(30, 3000), "-o", "json"}), 0) << complaints_;
+  const auto told = nlohmann::json::parse(printed_);
+  EXPECT_GT(told.at("tokensPerSecond").get<double>(), 0);
+  EXPECT_LE(told.at("seconds").get<double>(), 600);
+}
+
+TEST_F(InitCommandTest, ReadsMarkdownToo) {
+  const fs::path data = texts(2, 3000);
+  std::ofstream(data / "notes.md") << "# A title\n\nand some words\n";
+  ASSERT_EQ(init({"--data", data, "-o", "json"}), 0) << complaints_;
+  EXPECT_EQ(nlohmann::json::parse(printed_).at("files"), 3);
+}
+
 TEST_F(InitCommandTest, SaysWhatPrepareSaysOfTexts) {
   const fs::path data = texts(12, 3000);
-  std::ofstream(data / "notes.md") << "not read";
+  std::ofstream(data / "notes.rst") << "not read";
   fs::create_symlink("missing", data / "gone.txt");
   std::ofstream(data / "lines.txt") << "{\"text\": \"one\"}\n{\"text\": \"two\"}\n";
   fs::copy_file(data / "part 4(a).txt", data / "zz copy.txt");  // the one that init holds out
   ASSERT_EQ(init({"--data", data}), 0) << complaints_;
   EXPECT_THAT(printed_, HasSubstr("warning: JSON lines are read as one document"));
-  EXPECT_THAT(printed_, HasSubstr("(1): notes.md\n"));
+  EXPECT_THAT(printed_, HasSubstr("(1): notes.rst\n"));
   EXPECT_THAT(printed_, HasSubstr("skipped: a link to a missing file (1): gone.txt -> missing\n"));
   EXPECT_THAT(printed_, HasSubstr("which keeps the text (1): zz copy.txt = part 4(a).txt\n"));
   ASSERT_EQ(init({"--data", data, "--force", "-o", "json"}), 0) << complaints_;
@@ -153,7 +221,7 @@ TEST_F(InitCommandTest, SaysAllThatPrepareSaysOfAnUntidyFolder) {
   fs::create_directory_symlink(folder() / "elsewhere", data / "more");
   fs::create_symlink("missing", data / "gone.txt");
   ASSERT_EQ(::mkfifo((data / "pipe.txt").c_str(), 0600), 0);
-  std::ofstream(data / "notes.md") << "not read";
+  std::ofstream(data / "notes.rst") << "not read";
   std::ofstream(data / "lines.txt") << "{\"text\": \"one\"}\r\n{\"text\": \"two\"}\r\n";
   fs::copy_file(data / "part 3(a).txt", data / "zz copy.txt");  // the one that init holds out
   const fs::path tokenizer = folder() / "tokenizer";
@@ -165,7 +233,7 @@ TEST_F(InitCommandTest, SaysAllThatPrepareSaysOfAnUntidyFolder) {
   const std::vector<std::string> warnings = {"special_tokens_map.json: eos_token names \"</s>\"",
                                              "vocab.json next to it is not read",
                                              "JSON lines are read as one document", "(1): " + lost};
-  const std::vector<std::string> skipped = {"(1): notes.md",
+  const std::vector<std::string> skipped = {"(1): notes.rst",
                                             "a pipe (1): pipe.txt",
                                             "a hidden folder (1): .hidden",
                                             "a link to a missing file (1): gone.txt -> missing",
@@ -225,7 +293,28 @@ TEST_F(InitCommandTest, OfAClusterThePathsAreThoseInPods) {
   EXPECT_EQ(made.spec.engine->model.preset, "gpt2-11m");
   EXPECT_EQ(made.spec.engine->data.tokens, std::vector<std::string>{"/data/train"});
   ASSERT_TRUE(made.spec.pod_template);
-  EXPECT_THAT(printed_, HasSubstr("kubectl apply -f"));
+  const std::string to = out().string();
+  EXPECT_THAT(printed_, HasSubstr("next:\n  kubectl apply -f " + to +
+                                  "/claim.yaml\n  kubectl wait --for=condition=Ready pod/filler "
+                                  "--timeout=5m\n  kubectl cp " +
+                                  to + "/data filler:/claim/\n  kubectl delete pod filler "));
+  EXPECT_THAT(printed_, HasSubstr("\n  kubectl apply -f " + to +
+                                  "/job.yaml\n  kubectl get tj my-texts -w\n"));
+  // Its claim is that of the example, for one node.
+  const auto lines_of = [](const fs::path& file) {
+    std::ifstream in(file);
+    std::string lines;
+    for (std::string line; std::getline(in, line);) {
+      if (line.find("accessModes") != std::string::npos) continue;
+      line = line.substr(0, line.find('#'));
+      line.erase(line.find_last_not_of(' ') + 1);
+      if (!line.empty()) lines += line + "\n";
+    }
+    return lines;
+  };
+  EXPECT_EQ(lines_of(out() / "claim.yaml"),
+            lines_of(testing_support::source_path("manifests/examples/claim-and-filler.yaml")));
+  EXPECT_THAT(lines_of(out() / "claim.yaml"), HasSubstr("claimName: training"));
 }
 
 TEST_F(InitCommandTest, WhatCannotBeIsNamedAndNothingIsReplaced) {

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <limits>
 #include <pty.h>
 #include <sstream>
@@ -90,6 +91,19 @@ TEST(SummaryTextTest, NamesTheReportAndNoGoodputThatNobodySaw) {
   EXPECT_THAT(summary_text(summary), Not(HasSubstr("goodput")));
   summary.outcome = Summary::Outcome::kStopped;
   EXPECT_THAT(summary_text(summary), HasSubstr("0.0 %"));
+}
+
+TEST(SummaryTextTest, NamesPathsAsTheyAreNamedFromHere) {
+  const std::string here = std::filesystem::current_path().string();
+  EXPECT_EQ(from_here(here + "/runs/tiny"), "runs/tiny");
+  EXPECT_EQ(from_here(here + "-other/runs"), here + "-other/runs");
+  EXPECT_EQ(from_here("/nowhere/runs"), "/nowhere/runs");
+  EXPECT_EQ(from_here("runs/tiny"), "runs/tiny");
+  Summary summary = complete();
+  summary.checkpoint_dir = here + "/runs/tiny/pvc/c/tiny";
+  summary.report_file = here + "/runs/tiny/report.html";
+  EXPECT_THAT(summary_text(summary), HasSubstr(" runs/tiny/pvc/c/tiny\n"));
+  EXPECT_THAT(summary_text(summary), HasSubstr(" runs/tiny/report.html\n"));
 }
 
 TEST(SummaryTextTest, NamesTheFolderOfAnExport) {
