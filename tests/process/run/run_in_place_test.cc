@@ -21,6 +21,10 @@ namespace {
 using testing_support::content_of;
 using testing_support::RunFixture;
 
+/// Ranks that wait for nobody have steps left when a failure at step 25 is heard of: where one has
+/// ended well, all restart.
+constexpr char kManySteps[] = "200";
+
 class RunInPlaceTest : public RunFixture {
  protected:
   RunInPlaceTest() { use("InPlace"); }
@@ -122,7 +126,8 @@ class RunInPlaceTest : public RunFixture {
 };
 
 TEST_F(RunInPlaceTest, AKilledRankStartsAgainInItsPod) {
-  const auto run = start({{"FAKE_RANK_FAULT", "3:25:kill"}}, {"--nodes", "2"});
+  const auto run =
+      start({{"FAKE_RANK_FAULT", "3:25:kill"}, {"FAKE_RANK_STEPS", kManySteps}}, {"--nodes", "2"});
   expect_end(*run, 0);
   EXPECT_EQ(pods_made(), 2);
   const Json now = status();
@@ -235,7 +240,8 @@ TEST_F(RunInPlaceTest, ASpareTakesTheIndexOfAKilledAgent) {
 
 TEST_F(RunInPlaceTest, ReplacePodReplacesThePodWhoseRankFailed) {
   use("ReplacePod");
-  const auto run = start({{"FAKE_RANK_FAULT", "3:25:crash"}}, {"--nodes", "2"});
+  const auto run =
+      start({{"FAKE_RANK_FAULT", "3:25:crash"}, {"FAKE_RANK_STEPS", kManySteps}}, {"--nodes", "2"});
   expect_end(*run, 0);
   const Json now = status();
   EXPECT_EQ(now["restarts"].value("podReplacements", 0), 1);
