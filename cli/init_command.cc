@@ -37,8 +37,8 @@ constexpr char kFooter[] = R"(Examples:
 Writes token shards to OUT/data and a manifest to OUT/job.yaml, and with --cluster OUT/claim.yaml: a
 volume claim and a pod through which the shards get there. Without --steps and --cluster, it trains
 for some seconds to measure this machine, and proposes a model and steps that fit into --minutes.
-Comments in the manifest explain its numbers. If there are enough files, some of them are held out by name for
-evaluation.
+Comments in the manifest explain its numbers. If there are enough files, some of them are held out
+by name for evaluation.
 
 Exit codes: 0 done; 64 wrong usage, or files already exist at --out; 65 the text is
 missing or unusable; 75 input or output failed.)";
@@ -46,6 +46,7 @@ missing or unusable; 75 input or output failed.)";
 constexpr char kManifestFile[] = "job.yaml";
 constexpr char kClaimFile[] = "claim.yaml";
 constexpr int64_t kFilesHeldOutMax = 20;
+constexpr int64_t kStepsMax = 1'000'000'000'000;  // of engine.steps
 
 /// The name of a file as an expression that it alone fits.
 std::string literal(const std::string& name) {
@@ -144,7 +145,27 @@ Result<Made> make(const InitArguments& arguments, CommandContext& context) {
   return Made{std::move(job), *std::move(data)};
 }
 
-void print_json(const std::string& file, const Made& made, std::ostream& out) {
+/// What may be wrong with the proposal itself.
+std::vector<std::string> doubts_of(const InitArguments& arguments, const Proposal& job) {
+  std::vector<std::string> doubts;
+  const int64_t minutes = arguments.minutes > 0 ? arguments.minutes : kInitMinutes;
+  if (job.seconds() > 61.0 * static_cast<double>(minutes)) {
+    doubts.push_back("this takes longer than --minutes (" + std::to_string(minutes) + "); use " +
+                     (arguments.preset.empty() ? "more of them" : "a smaller --preset"));
+  }
+  if (job.takes_days) {
+    doubts.push_back(std::string("this may take days on ") +
+                     (arguments.cluster ? "the one processor that its pod asks for"
+                                        : "the processors of this machine") +
+                     "; use " + (arguments.steps > 0 ? "fewer --steps" : "a smaller --preset"));
+  }
+  if (!job.not_measured.empty())
+    doubts.push_back("this machine was not measured: " + job.not_measured);
+  return doubts;
+}
+
+void print_json(const std::string& file, const Made& made, const std::vector<std::string>& doubts,
+                std::ostream& out) {
   const Proposal& job = made.job;
   text::JsonWriter json(2);
   json.begin_object();
@@ -178,7 +199,9 @@ void print_json(const std::string& file, const Made& made, std::ostream& out) {
       json.string(value);
     json.end_array();
   };
-  strings("warnings", warnings_of(made.data));
+  std::vector<std::string> warnings = warnings_of(made.data);
+  warnings.insert(warnings.end(), doubts.begin(), doubts.end());
+  strings("warnings", warnings);
   strings("skipped", skipped_of(made.data));
   json.end_object();
   out << json.take() << '\n';
@@ -189,23 +212,41 @@ void print_next(const InitArguments& arguments, const Proposal& job, std::ostrea
     return shell_word((fs::path(arguments.out) / name).string());
   };
   const std::string file = in_out(kManifestFile);
+  const std::string run = shell_word((arguments.cluster ? "runs/cluster/" : "runs/") + job.name);
+  std::string sets;
+  std::string tokenizer;
   out << "next:\n";
   if (arguments.cluster) {
-    out << "  kubectl apply -f " << in_out(kClaimFile)
-        << "\n  kubectl wait --for=condition=Ready pod/filler --timeout=5m\n  kubectl cp "
-        << in_out(kInitData)
-        << " filler:/claim/\n  kubectl delete pod filler --grace-period=1     # one node at a time "
-           "mounts "
-           "the claim\n"
-        << "  kubectl apply -f " << file << "\n  kubectl get tj " << job.name << " -w\n";
-    return;
+    const std::string filler = "  kubectl apply -f " + in_out(kClaimFile) +
+                               "     # may complain of the size of a claim that exists"
+                               "\n  kubectl wait --for=condition=Ready pod/filler --timeout=5m\n";
+    const std::string folder = "/claim/" + init_claim_folder(job);
+    out << filler << "  kubectl exec filler -- sh -c 'rm -rf " << folder << " && mkdir -p /claim/"
+        << kInitClaimData << "'\n  kubectl cp " << in_out(kInitData) << " filler:" << folder
+        << "\n  kubectl delete pod filler --grace-period=1     # one node at a time "
+           "mounts the claim\n  kubectl apply -f "
+        << file << "\n  kubectl get tj " << job.name << " -w\n"
+        << "when it is complete:\n"
+        << filler << "  mkdir -p runs/cluster && kubectl exec filler -- tar -C /claim -cf - "
+        << job.name
+        << " | tar -C runs/cluster -xf -\n  kubectl delete pod filler --grace-period=1\n";
+    // Its run directory is not here, nor does its manifest know where the tokenizer is.
+    sets = " " + shell_word((fs::path(arguments.out) / kInitData / kInitHeldOut).string());
+    if (arguments.tokenizer != "bytes")
+      tokenizer = " --tokenizer " + shell_word(arguments.tokenizer);
+  } else {
+    out << "  trainyard run " << file << "\n  trainyard top " << run
+        << "     # in a second terminal\n";
   }
-  const std::string run = shell_word("runs/" + job.name);
-  out << "  trainyard run " << file << "\n  trainyard top " << run
-      << "     # in a second terminal\n  trainyard sample " << run << '\n';
-  if (job.held_out_tokens > 0) out << "  trainyard evaluate " << run << '\n';
-  out << "  trainyard export " << run << " " << shell_word(job.name + "-hf") << "\n  trainyard run "
-      << file << " --steps " << 2 * job.steps << "     # trains further, at the lowest rate\n";
+  out << "  trainyard sample " << run << tokenizer << '\n';
+  if (job.held_out_tokens > 0) out << "  trainyard evaluate " << run << sets << '\n';
+  out << "  trainyard export " << run << " " << shell_word(job.name + "-hf") << tokenizer << '\n';
+  if (arguments.cluster) {
+    out << "To train further, create another job with engine.startFrom.\n";
+  } else {
+    out << "  trainyard run " << file << " --steps " << std::min(2 * job.steps, kStepsMax)
+        << "     # trains further, at the lowest rate\n";
+  }
 }
 
 Status run_init(InitArguments arguments, CommandContext& context) {
@@ -224,19 +265,22 @@ Status run_init(InitArguments arguments, CommandContext& context) {
   TRAINYARD_TRY(check_output_folder("--out", arguments.out));
   TRAINYARD_TRY(init_preset_of(arguments, 0));
   const fs::path file = fs::path(arguments.out) / kManifestFile;
+  const fs::path claim = fs::path(arguments.out) / kClaimFile;
   std::error_code code;
-  if (!arguments.force && fs::exists(file, code)) {
+  for (const fs::path& made : {file, claim}) {
+    if (arguments.force || (made == claim && !arguments.cluster) || !fs::exists(made, code))
+      continue;
     return Error{
         ErrorCode::kInvalidConfig,
-        file.string() + ": exists already; choose another --out, or replace it with --force"};
+        made.string() + ": exists already; choose another --out, or replace it with --force"};
   }
   TRAINYARD_ASSIGN(const Made made, make(arguments, context));
   const Proposal& job = made.job;
   TRAINYARD_TRY(write_file_atomic(file, init_manifest_of(job, arguments.cluster)));
-  if (arguments.cluster)
-    TRAINYARD_TRY(write_file_atomic(fs::path(arguments.out) / kClaimFile, init_claim()));
+  if (arguments.cluster) TRAINYARD_TRY(write_file_atomic(claim, init_claim(job)));
+  const std::vector<std::string> doubts = doubts_of(arguments, job);
   if (arguments.output == "json") {
-    print_json(file.string(), made, context.out);
+    print_json(file.string(), made, doubts, context.out);
     return {};
   }
   context.out << printable(file.string()) << ": " << job.preset.name << ", " << si(job.parameters)
@@ -251,13 +295,8 @@ Status run_init(InitArguments arguments, CommandContext& context) {
                 << " tokens/s on the processors of this machine";
   }
   context.out << '\n';
-  const int64_t minutes = arguments.minutes > 0 ? arguments.minutes : kInitMinutes;
-  if (job.seconds() > 61.0 * static_cast<double>(minutes))
-    context.out << "warning: this takes longer than --minutes (" << minutes
-                << "); use a smaller --preset\n";
-  if (!job.not_measured.empty())
-    context.out << "warning: this machine was not measured: " << printable(job.not_measured)
-                << '\n';
+  for (const std::string& doubt : doubts)
+    context.out << "warning: " << printable(doubt) << '\n';
   print_notes(made.data, context.out);
   print_next(arguments, job, context.out);
   return {};
@@ -280,13 +319,13 @@ void register_init(const Command& app, CommandContext& context) {
               "Regular expression; in folders, only files whose name matches are read")
       .show_default();
   command.option("--preset", arguments->preset,
-                 "Model preset (default: chosen by the size of the text)");
+                 "Model preset (default: chosen by the size of the text and the time it takes)");
   command
       .option(
           "--steps", arguments->steps,
           "Number of steps (default: ten epochs or at least 100 steps, if they fit into --minutes; "
           "with --cluster at most 2000)")
-      .between(1, 1'000'000'000'000);
+      .between(1, kStepsMax);
   command
       .option("--minutes", arguments->minutes,
               "How long the proposed run may take on the processors of this machine (default 10)")

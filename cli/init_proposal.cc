@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <optional>
 #include <sstream>
 #include <string_view>
 
@@ -11,6 +12,8 @@
 #include "common/api/decode.h"
 #include "common/io/control_group.h"
 #include "common/text/json_writer.h"
+#include "worker/job/job_plan.h"
+#include "worker/job/resolve.h"
 #include "worker/model/family.h"
 
 namespace trainyard::cli {
@@ -28,6 +31,11 @@ constexpr char kLargest[] = "gpt2-124m";
 /// A smaller model is proposed where a larger one would have fewer steps.
 constexpr int64_t kStepsMin = 100;
 constexpr int64_t kStepsMaxInCluster = 2000;
+/// What is not measured, with --steps or for a cluster: parameters x tokens per second of one
+/// processor. A smaller model is proposed where a run would take longer than a day.
+constexpr double kAssumedSpeed = 1e10;
+constexpr double kSecondsMax = 86'400;
+constexpr int64_t kGiB = int64_t{1} << 30;
 /// Of a model with more parameters the rate follows from that of the largest that is measured.
 constexpr char kLargestMeasured[] = "gpt2-11m";
 constexpr int64_t kParametersMeasured = 40'000'000;
@@ -46,7 +54,7 @@ metadata: {name: training}
 spec:
   accessModes: [ReadWriteOnce]     # ReadWriteMany for a job of several nodes
   # storageClassName: nfs          # if the cluster's default class does not fit
-  resources: {requests: {storage: 10Gi}}
+  resources: {requests: {storage: $STORAGE}}     # data, and the checkpoints that are kept
 ---
 apiVersion: v1
 kind: Pod
@@ -141,28 +149,44 @@ const api::Preset* smaller_than(const api::Preset& preset) {
   return found == presets.end() ? nullptr : &*found;
 }
 
-/// The model that can do some steps in the time there is, and how many it does.
-Status choose_steps(const InitArguments& arguments, int64_t vocabulary, Proposal& job) {
-  const int64_t minutes = arguments.minutes > 0 ? arguments.minutes : kInitMinutes;
-  const auto wanted = [&] {
-    return std::max<int64_t>(kStepsMin, 10 * job.tokens / job.step_tokens());
-  };
-  if (arguments.steps > 0) {
-    job.steps = arguments.steps;
-    return {};
+/// Ten epochs.
+int64_t steps_wanted(const Proposal& job) {
+  return std::max<int64_t>(kStepsMin, 10 * job.tokens / job.step_tokens());
+}
+
+/// The steps that are asked for, or those of a job in a cluster, of a model that does them in a
+/// day.
+Status choose_unmeasured(const InitArguments& arguments, int64_t vocabulary, Proposal& job) {
+  const double processors = arguments.cluster ? 1 : usable_cpus();
+  while (true) {
+    job.steps = arguments.steps > 0 ? arguments.steps
+                                    : std::min(steps_wanted(job), kStepsMaxInCluster) / 10 * 10;
+    const double work = static_cast<double>(job.steps) * static_cast<double>(job.step_tokens()) *
+                        static_cast<double>(job.parameters);
+    job.takes_days = work / (kAssumedSpeed * processors) > kSecondsMax;
+    const api::Preset* smaller = smaller_than(job.preset);
+    if (!job.takes_days || !arguments.preset.empty() || smaller == nullptr) return {};
+    job.preset = *smaller;
+    TRAINYARD_TRY(size(arguments, vocabulary, job));
   }
-  job.steps = std::min(wanted(), kStepsMaxInCluster);
-  while (!arguments.cluster) {
+}
+
+/// The model that can do some steps in the time there is, and how many it does.
+Status choose_measured(const InitArguments& arguments, int64_t vocabulary, Proposal& job) {
+  const int64_t minutes = arguments.minutes > 0 ? arguments.minutes : kInitMinutes;
+  while (true) {
     const Result<double> rate = rate_of(arguments, job);
     job.tokens_per_second = rate.value_or(0);
     job.not_measured = rate ? "" : rate.error().message;
     const double tokens_in_time =
         60 * static_cast<double>(minutes) * kTrainingShare * job.tokens_per_second;
-    const auto in_time = static_cast<int64_t>(
+    const double in_time =
         std::max(0.0, tokens_in_time - static_cast<double>(job.evaluation_tokens())) /
-        static_cast<double>(job.step_tokens()));
+        static_cast<double>(job.step_tokens());
+    const auto wanted = static_cast<double>(steps_wanted(job));
     job.steps =
-        rate ? std::clamp<int64_t>(in_time, 10, wanted()) : std::min(wanted(), kStepsMaxInCluster);
+        static_cast<int64_t>(rate ? std::clamp(in_time, 10.0, wanted)
+                                  : std::min(wanted, static_cast<double>(kStepsMaxInCluster)));
     const api::Preset* smaller = smaller_than(job.preset);
     if (in_time >= kStepsMin || !arguments.preset.empty() || smaller == nullptr) break;
     job.preset = *smaller;
@@ -173,10 +197,26 @@ Status choose_steps(const InitArguments& arguments, int64_t vocabulary, Proposal
   return {};
 }
 
+/// What its one rank in a cluster holds, by the plan.
+Result<int64_t> planned_bytes(const Proposal& job) {
+  TRAINYARD_ASSIGN(const api::ModelSpec model, model_of(job.preset, job.vocabulary));
+  api::EngineSpec spec{.model = model};
+  spec.data.sequence_length = job.length;
+  spec.batch = {.global_sequences = job.sequences, .micro_sequences = job.micro};
+  TRAINYARD_TRY(engine::resolve_spec(spec, std::nullopt));
+  TRAINYARD_ASSIGN(const engine::MemoryPlan plan, engine::plan_job(spec, {}));
+  return plan.largest().total();
+}
+
+/// "3Gi", at least so many bytes.
+std::string gibibytes(int64_t bytes) { return std::to_string((bytes + kGiB - 1) / kGiB) + "Gi"; }
+
 std::string epochs_text(const Proposal& job) {
+  const double epochs = job.epochs();
+  if (epochs >= 10) return std::to_string(std::llround(epochs));
   std::ostringstream text;
   text.precision(2);
-  text << job.epochs();
+  text << epochs;
   return text.str();
 }
 
@@ -230,7 +270,12 @@ Result<Proposal> propose(const InitArguments& arguments, const data::DatasetMani
   TRAINYARD_ASSIGN(job.preset, init_preset_of(arguments, job.tokens));
   job.ranks = arguments.cluster ? 1 : std::clamp<int64_t>(usable_cpus(), 1, kRanksMax);
   TRAINYARD_TRY(size(arguments, data.recipe.vocabulary, job));
-  TRAINYARD_TRY(choose_steps(arguments, data.recipe.vocabulary, job));
+  const bool is_measured = arguments.steps == 0 && !arguments.cluster;
+  TRAINYARD_TRY(
+      (is_measured ? choose_measured : choose_unmeasured)(arguments, data.recipe.vocabulary, job));
+  if (arguments.cluster) {
+    TRAINYARD_ASSIGN(job.memory_bytes, planned_bytes(job));
+  }
   if (job.held_out_tokens <= job.length) job.held_out_tokens = 0;
   return job;
 }
@@ -293,12 +338,25 @@ std::string init_manifest_of(const Proposal& job, bool cluster) {
       << "\n    everySteps: " << every << "\n    keepLast: 3\n";
   if (!cluster) return out.str();
   out << "  template:\n    spec:\n      containers:\n      - name: trainer\n        resources:\n"
-      << "          requests: {cpu: \"1\", memory: 1Gi}\n        volumeMounts:\n"
-      << "        - {name: training, mountPath: /data, subPath: data, readOnly: true}\n"
+      << "          requests: {cpu: \"1\", memory: " << gibibytes(job.memory_bytes / 4 * 5)
+      << "}     # by `trainyard plan`, and a quarter more\n        volumeMounts:\n"
+      << "        - {name: training, mountPath: /data, subPath: " << init_claim_folder(job)
+      << ", readOnly: true}\n"
       << "      volumes:\n      - {name: training, persistentVolumeClaim: {claimName: training}}\n";
   return out.str();
 }
 
-std::string init_claim() { return kClaim; }
+std::string init_claim_folder(const Proposal& job) { return kInitClaimData + ("/" + job.name); }
+
+std::string init_claim(const Proposal& job) {
+  constexpr int64_t kCheckpoints = 4;  // three that are kept, and the one that is written
+  constexpr int64_t kBytes = 12;       // of a parameter, in each
+  const int64_t bytes =
+      kCheckpoints * kBytes * job.parameters + 4 * (job.tokens + job.held_out_tokens);
+  std::string text = kClaim;
+  const std::string place = "$STORAGE";
+  return text.replace(text.find(place), place.size(),
+                      gibibytes(std::max(bytes / 4 * 5, 10 * kGiB)));
+}
 
 }  // namespace trainyard::cli

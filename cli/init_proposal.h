@@ -52,6 +52,8 @@ struct Proposal {
   double learning_rate = 0;
   double tokens_per_second = 0;  ///< of this machine's processors; 0: not known
   std::string not_measured;      ///< why not; empty: it was, or need not be
+  bool takes_days = false;       ///< as far as that can be known without measuring
+  int64_t memory_bytes = 0;      ///< of its rank, in a cluster
 
   int64_t step_tokens() const { return sequences * length; }
   /// As many as evaluations take the time of.
@@ -79,7 +81,11 @@ std::string si(int64_t number);
 /// The text of OUT/job.yaml, with comments.
 std::string init_manifest_of(const Proposal& job, bool cluster);
 
+/// In the claim of a cluster: no job's checkpoints are in a folder of this name.
+inline constexpr char kInitClaimData[] = "init.data";
+/// The folder of the job's data set there.
+std::string init_claim_folder(const Proposal& job);
 /// The text of OUT/claim.yaml.
-std::string init_claim();
+std::string init_claim(const Proposal& job);
 
 }  // namespace trainyard::cli

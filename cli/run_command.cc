@@ -9,16 +9,13 @@
 #include <unistd.h>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "cli/commands.h"
-#include "cli/plan_view.h"
+#include "cli/foreseen.h"
 #include "cli/registry.h"
 #include "cli/report/report.h"
 #include "cli/run/format.h"
 #include "cli/run/limits.h"
 #include "cli/run/local_run.h"
-#include "cli/run/result_file.h"
 #include "cli/run/run_view.h"
 #include "cli/run/signals.h"
 #include "cli/run/status_endpoint.h"
@@ -32,14 +29,6 @@
 #include "common/worker_contract.h"
 #include "control/local/job_store.h"
 #include "control/policies/elastic.h"
-#include "worker/checkpoint/store.h"
-#include "worker/device/cpu_device.h"
-#include "worker/engine/learning_rate.h"
-#include "worker/job/job_plan.h"
-#include "worker/job/preflight.h"
-#include "worker/job/resolve.h"
-#include "worker/job/same_run.h"
-#include "worker/trace/recorder.h"
 #include "worker/trace/trace_file.h"
 
 namespace trainyard::cli {
@@ -143,96 +132,6 @@ Result<api::TrainingJob> load_job(const RunOptions& options) {
   return job;
 }
 
-/// What is known of a job before it runs.
-struct Foreseen {
-  std::string doubt;             ///< a warning; empty: none
-  std::string cut;               ///< how a pipeline is cut; empty: there is none
-  std::optional<double> bubble;  ///< of a pipeline
-  std::string rates;             ///< the learning rates of a complete run that is trained further
-};
-
-/// What the learning rate is from the first step that is still to be done to the last.
-std::string rates_text(const api::EngineSpec& engine, int64_t done) {
-  const auto after = [&](int64_t updates) {
-    return engine::learning_rate(engine.learning_rate_schedule, engine.optimizer.learning_rate,
-                                 api::horizon_of(engine), updates);
-  };
-  return fmt::format("the learning rate is {:.3g} at step {} and {:.3g} at step {}", after(done),
-                     grouped(done + 1), after(engine.steps - 1), grouped(engine.steps));
-}
-
-/// The part of a step in which the ranks of a pipeline wait.
-std::optional<double> bubble_of(const engine::MemoryPlan& plan) {
-  if (plan.stages().ranks() == 1) return std::nullopt;
-  const auto timeline = planned_timeline(plan, engine::PassCosts::kFlops);
-  return timeline ? std::optional(timeline->bubble()) : std::nullopt;
-}
-
-/// A complete run is taken up again only where its ranks will find a checkpoint to go on from: it
-/// would have failed otherwise.
-Status check_goes_further(const std::filesystem::path& checkpoints) {
-  checkpoint::PosixFileSystem files;
-  std::vector<std::string> notes;
-  const auto newest = checkpoint::open_newest_good(files, checkpoints, std::nullopt,
-                                                   checkpoint::Verify::kAll, &notes);
-  if (newest) return {};
-  std::string why = newest.error().message;
-  if (!notes.empty()) why += "; " + notes.front();
-  return Error{
-      ErrorCode::kInvalidData,
-      checkpoints.string() +
-          ": found no good checkpoint from which the complete run can be trained further (" + why +
-          "); put the steps back"};
-}
-
-/// What the ranks would refuse is refused here, before a run directory says anything of it.
-Result<Foreseen> check_engine(const api::TrainingJob& job, const std::filesystem::path& run_dir,
-                              bool traces) {
-  if (!job.spec.engine) return Foreseen{};
-  api::TrainingJobSpec spec = job.spec;
-  spec.num_nodes = control::policies::nodes_at_start(spec);
-  const std::filesystem::path checkpoints = control::local::checkpoint_dir_of(run_dir, job);
-  TRAINYARD_ASSIGN(const engine::Inputs inputs, engine::open_inputs(*spec.engine, checkpoints));
-  TRAINYARD_TRY(engine::check_inputs(*spec.engine, inputs, api::ranks_of(spec)));
-  TRAINYARD_TRY(engine::check_processor(*spec.engine));
-  std::error_code error;
-  // One that is complete does not go on, whatever has become of its data.
-  const auto result = read_result(run_dir);
-  const bool over = result && (result->step >= spec.engine->steps || result->stopped_early) &&
-                    !control::local::asks_for_more(run_dir, job);
-  if (result && !over) TRAINYARD_TRY(check_goes_further(checkpoints));
-  if (!over) {
-    hf::ExportOwner owner{.job_uid = ""};  // a new run has exported nothing yet
-    if (std::filesystem::exists(run_dir / control::local::kJobFile, error)) {
-      TRAINYARD_TRY(engine::check_goes_on(*spec.engine, inputs, checkpoints));
-      owner.job_uid.reset();  // its ranks know it
-    }
-    TRAINYARD_TRY(engine::check_export_place(*spec.engine, inputs, owner));
-  }
-  api::EngineSpec complete = *spec.engine;
-  TRAINYARD_TRY(engine::resolve_spec(complete, inputs));
-  engine::JobPlace place{
-      .ranks = api::ranks_of(spec),
-      .kernel_scratch_bytes = engine::cpu_scratch_bytes(static_cast<int>(complete.runtime.threads)),
-      .keeps_states = engine::keeps_states(spec),
-      .ranks_with_copies = engine::ranks_with_copies(spec),
-      .trace_ring_bytes = traces ? trace::Recorder::kRingBytes : 0};
-  TRAINYARD_ASSIGN(const engine::MemoryPlan plan, engine::plan_job(complete, place));
-  TRAINYARD_TRY(check_planned(spec, plan));
-  Foreseen foreseen{.doubt = "", .cut = cut_text(plan), .bubble = bubble_of(plan), .rates = ""};
-  if (result && !over && result->step < complete.steps)
-    foreseen.rates = rates_text(complete, result->step);
-  TRAINYARD_ASSIGN(foreseen.doubt, engine::check_memory(plan, {0, api::ranks_of(spec)}, complete,
-                                                        engine::memory_room()));
-  if (!foreseen.doubt.empty()) return foreseen;
-  // A limit of pods limits nothing here, and nobody traces there.
-  place.trace_ring_bytes = 0;
-  TRAINYARD_ASSIGN(const engine::MemoryPlan untraced, engine::plan_job(complete, place));
-  const auto in_pods = engine::check_pod_memory(untraced, spec, complete);
-  foreseen.doubt = in_pods ? *in_pods : "in a cluster: " + in_pods.error().message;
-  return foreseen;
-}
-
 /// NAME=FILE of each --env-from, with the text of the file.
 Result<std::map<std::string, std::string>> read_env_files(const std::vector<std::string>& given) {
   std::map<std::string, std::string> files;
@@ -332,6 +231,8 @@ std::string same_command(const RunOptions& options, int64_t steps) {
   if (!options.run_dir.empty()) command += " --run-dir " + shell_word(options.run_dir);
   if (options.nodes > 0) command += " --nodes " + std::to_string(options.nodes);
   if (options.procs > 0) command += " --procs " + std::to_string(options.procs);
+  for (const std::string& file : options.env_from)
+    command += " --env-from " + shell_word(file);
   if (steps > 0) command += " --steps " + std::to_string(steps);
   return command;
 }
@@ -355,8 +256,13 @@ std::vector<std::string> next_commands(const RunOptions& options, const LocalRun
   const std::string model = best.empty() ? here : shell_word(from_here(best));
   commands.push_back("trainyard sample " + model);
   if (!spec.engine->data.validation.empty()) commands.push_back("trainyard evaluate " + model);
-  if (summary.export_dir.empty())
-    commands.push_back("trainyard export " + model + " " + shell_word(summary.job_name + "-hf"));
+  if (summary.export_dir.empty()) {
+    // What an export of an earlier step has written there is not replaced.
+    std::error_code error;
+    std::string folder = summary.job_name + "-hf";
+    if (std::filesystem::exists(folder, error)) folder += "-" + std::to_string(summary.step);
+    commands.push_back("trainyard export " + model + " " + shell_word(folder));
+  }
   if (!summary.stopped_early && summary.step > 0 && options.manifest != "-")
     commands.push_back(same_command(options, 2 * summary.step));
   commands.push_back("trainyard ckpt ls " + here);
@@ -399,7 +305,8 @@ void show_endpoint(StatusEndpoint& endpoint, LocalRun& run, RunView& view) {
 }
 
 /// What there is to say of the run directory found.
-std::vector<std::string> remarks_of(LocalRun& run, bool retry, const std::string& rates) {
+std::vector<std::string> remarks_of(LocalRun& run, bool retry, const std::string& rates,
+                                    bool has_engine) {
   std::vector<std::string> remarks;
   const bool is_new = run.header().generation == 0;
   if (retry && is_new) {
@@ -429,10 +336,12 @@ std::vector<std::string> remarks_of(LocalRun& run, bool retry, const std::string
         "this run is over: it failed. Fix the cause that the reason names: a changed manifest "
         "resumes from the newest checkpoint, --retry resumes with the unchanged manifest");
   } else {
-    remarks.emplace_back(
-        "this run is over; use another --run-dir to train again. To train it further, use more "
-        "--steps or raise engine.steps; to start another run from it, name a checkpoint in that "
-        "run's engine.startFrom");
+    remarks.emplace_back("this run is over; use another --run-dir to train again");
+    if (has_engine) {
+      remarks.back() +=
+          ". To train it further, use more --steps or raise engine.steps; to start another run "
+          "from it, name a checkpoint in that run's engine.startFrom";
+    }
   }
   return remarks;
 }
@@ -452,7 +361,7 @@ Result<int> run_job(const RunOptions& options, CommandContext& context) {
   if (fit) fit = control::local::check_entries(run_options.run_dir);
   Foreseen foreseen;
   if (fit) {
-    Result<Foreseen> checked = check_engine(job, run_options.run_dir, options.trace_steps > 0);
+    Result<Foreseen> checked = foresee(job, run_options.run_dir, options.trace_steps > 0);
     if (checked) {
       foreseen = *std::move(checked);
     } else {
@@ -483,7 +392,8 @@ Result<int> run_job(const RunOptions& options, CommandContext& context) {
       make_live_view(make_recording_view(make_view(options, context), run->header().run_dir),
                      run->header().run_dir);
   view->begin(run->header());
-  for (const std::string& remark : remarks_of(*run, options.retry, foreseen.rates))
+  for (const std::string& remark :
+       remarks_of(*run, options.retry, foreseen.rates, spec.engine.has_value()))
     view->notice({Notice::Kind::kMessage, "", remark, {}});
   if (!foreseen.doubt.empty()) view->notice({Notice::Kind::kWarning, "Memory", foreseen.doubt, {}});
   if (const std::string cpu = doubt_of_cpu_time(); !cpu.empty()) {

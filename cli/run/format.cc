@@ -60,7 +60,7 @@ std::string best_model_text(const Summary& summary) {
 void add_model(std::string& text, const Summary& summary) {
   if (!summary.checkpoint_dir.empty())
     add_row(text, "checkpoints", from_here(summary.checkpoint_dir));
-  if (!summary.export_dir.empty()) add_row(text, "exported to", summary.export_dir);
+  if (!summary.export_dir.empty()) add_row(text, "exported to", from_here(summary.export_dir));
   const int64_t behind = summary.step - summary.checkpoint_step.value_or(0);
   if (summary.outcome != Summary::Outcome::kComplete && !summary.diverged() &&
       !summary.checkpoint_dir.empty() && behind > 0) {

@@ -232,7 +232,9 @@ std::string doubt_of_horizon(const checkpoint::StateStore& checkpoint,
            std::to_string(spec.steps) + " steps: from step " + std::to_string(now) +
            " on the learning rate stays at " + rate_text(spec, now) +
            "; with horizonSteps: " + std::to_string(spec.steps) + " it would rise to " +
-           rate_text(longer, done) + " and fall again";
+           rate_text(longer, done) +
+           " and fall again: for that, stop the run, set horizonSteps in the manifest and resume "
+           "the run";
   }
   if (was == now) return "";
   return "engine.learningRateSchedule.horizonSteps: up to step " + std::to_string(done) +

@@ -292,7 +292,8 @@ TEST_F(FurtherTest, StepsOfTheCommandLineCountInPlaceOfTheManifests) {
   EXPECT_THAT(out("run"), HasSubstr("the learning rate is 0.0003 at step 41 and 0.0003 at step "
                                     "60"));
   EXPECT_THAT(out("run"), HasSubstr("from step 40 on the learning rate stays at 0.0003; with "
-                                    "horizonSteps: 60 it would rise to 0.00106 and fall again"));
+                                    "horizonSteps: 60 it would rise to 0.00106 and fall again: "
+                                    "for that, stop the run, set horizonSteps"));
   EXPECT_EQ(train("other", {.steps = 20, .horizon = 0}, {"--steps", "3"}), 64);
   EXPECT_THAT(err("other"), HasSubstr("(--steps counts in place of engine.steps)"));
   expect_nothing_left();

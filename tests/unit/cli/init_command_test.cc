@@ -20,6 +20,7 @@ namespace trainyard::cli {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 
 class InitCommandTest : public testing::Test {
@@ -133,6 +134,13 @@ TEST_F(InitCommandTest, NamesTheTokenizerWhereSampleFindsIt) {
   std::ofstream(tokenizer) << nlohmann::json::parse(in).at("tokenizer");
   ASSERT_EQ(init({"--data", texts(1, 2000), "--tokenizer", tokenizer}), 0) << complaints_;
   EXPECT_EQ(job().spec.engine->data.tokenizer, tokenizer);
+  // A pod has no such path: the commands on what it has trained name it.
+  ASSERT_EQ(init({"--data", texts(1, 2000), "--tokenizer", tokenizer, "--force", "--cluster"}), 0)
+      << complaints_;
+  EXPECT_EQ(job().spec.engine->data.tokenizer, "");
+  const std::string named = " --tokenizer '" + tokenizer.string() + "'\n";
+  EXPECT_THAT(printed_, HasSubstr("  trainyard sample runs/cluster/my-texts" + named));
+  EXPECT_THAT(printed_, HasSubstr("  trainyard export runs/cluster/my-texts my-texts-hf" + named));
 }
 
 TEST_F(InitCommandTest, ProposesWhatThisMachineTrainsInTheTimeThereIs) {
@@ -287,7 +295,7 @@ TEST_F(InitCommandTest, NamesTheFileWhoseEndOfTextTextsHave) {
 }
 
 TEST_F(InitCommandTest, OfAClusterThePathsAreThoseInPods) {
-  ASSERT_EQ(init({"--data", texts(3, 3000), "--cluster", "--preset", "gpt2-11m"}), 0)
+  ASSERT_EQ(init({"--data", texts(12, 3000), "--cluster", "--preset", "gpt2-11m"}), 0)
       << complaints_;
   const api::TrainingJob made = job();
   EXPECT_EQ(made.spec.engine->model.preset, "gpt2-11m");
@@ -295,11 +303,26 @@ TEST_F(InitCommandTest, OfAClusterThePathsAreThoseInPods) {
   ASSERT_TRUE(made.spec.pod_template);
   const std::string to = out().string();
   EXPECT_THAT(printed_, HasSubstr("next:\n  kubectl apply -f " + to +
-                                  "/claim.yaml\n  kubectl wait --for=condition=Ready pod/filler "
-                                  "--timeout=5m\n  kubectl cp " +
-                                  to + "/data filler:/claim/\n  kubectl delete pod filler "));
+                                  "/claim.yaml     # may complain of the size of a claim that "
+                                  "exists\n  kubectl wait --for=condition=Ready pod/filler "
+                                  "--timeout=5m\n  kubectl exec filler -- sh -c 'rm -rf "
+                                  "/claim/init.data/my-texts && mkdir -p /claim/init.data'\n"
+                                  "  kubectl cp " +
+                                  to +
+                                  "/data filler:/claim/init.data/my-texts\n"
+                                  "  kubectl delete pod filler "));
+  EXPECT_THAT(made.spec.pod_template->json, HasSubstr(R"("subPath":"init.data/my-texts")"));
+  EXPECT_THAT(made.spec.pod_template->json, HasSubstr(R"("memory":"1Gi")"));
   EXPECT_THAT(printed_, HasSubstr("\n  kubectl apply -f " + to +
                                   "/job.yaml\n  kubectl get tj my-texts -w\n"));
+  EXPECT_THAT(
+      printed_,
+      HasSubstr("-- tar -C /claim -cf - my-texts | tar -C runs/cluster -xf -\n"
+                "  kubectl delete pod filler --grace-period=1\n"
+                "  trainyard sample runs/cluster/my-texts\n"
+                "  trainyard evaluate runs/cluster/my-texts " +
+                to +
+                "/data/heldout\n  trainyard export runs/cluster/my-texts my-texts-hf\nTo train"));
   // Its claim is that of the example, for one node.
   const auto lines_of = [](const fs::path& file) {
     std::ifstream in(file);
@@ -315,6 +338,32 @@ TEST_F(InitCommandTest, OfAClusterThePathsAreThoseInPods) {
   EXPECT_EQ(lines_of(out() / "claim.yaml"),
             lines_of(testing_support::source_path("manifests/examples/claim-and-filler.yaml")));
   EXPECT_THAT(lines_of(out() / "claim.yaml"), HasSubstr("claimName: training"));
+}
+
+TEST_F(InitCommandTest, OfAClusterAModelHasTheMemoryAndTheVolumeThatItNeeds) {
+  ASSERT_EQ(init({"--data", texts(12, 3000), "--cluster", "--preset", "gpt2-355m"}), 0)
+      << complaints_;
+  // 32 bytes of each of 355 million parameters, 4 checkpoints of 12 bytes; and a quarter more.
+  EXPECT_THAT(job().spec.pod_template->json, ContainsRegex(R"("memory":"1[3-6]Gi")"));
+  EXPECT_THAT(*read_file(out() / "claim.yaml", 1 << 16), ContainsRegex("storage: 20Gi"));
+  std::filesystem::remove(out() / "job.yaml");
+  EXPECT_EQ(init({"--data", texts(12, 3000), "--cluster"}), 64) << "claim.yaml is in the way";
+  EXPECT_THAT(complaints_, HasSubstr("/claim.yaml: exists already"));
+}
+
+TEST_F(InitCommandTest, WhatIsNotMeasuredTakesNoDaysEither) {
+  const std::string data = texts(30, 60000);
+  ASSERT_EQ(init({"--data", data, "--steps", "100000000"}), 0) << complaints_;
+  EXPECT_EQ(job().spec.engine->model.preset, "gpt2-100k") << "of 1.7 MB else gpt2-3m";
+  ASSERT_EQ(init({"--data", data, "--steps", "1000000", "--preset", "gpt2-124m", "--force", "-o",
+                  "json"}),
+            0)
+      << complaints_;
+  EXPECT_EQ(job().spec.engine->model.preset, "gpt2-124m");
+  const auto warnings = nlohmann::json::parse(printed_).at("warnings");
+  ASSERT_EQ(warnings.size(), 1);
+  EXPECT_THAT(warnings[0].get<std::string>(),
+              HasSubstr("this may take days on the processors of this machine; use fewer --steps"));
 }
 
 TEST_F(InitCommandTest, WhatCannotBeIsNamedAndNothingIsReplaced) {
