@@ -9,7 +9,8 @@ trainyard_test(repository_test TIER unit
 # Who reads the fields of the structs that many rooms share.
 trainyard_test(field_readers_test TIER unit
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/house/source_tree.cc
-          ${CMAKE_CURRENT_LIST_DIR}/house/field_readers_test.cc)
+          ${CMAKE_CURRENT_LIST_DIR}/house/field_readers_test.cc
+  DEPS common_api)
 # The reference pages against the code.
 trainyard_test(reference_pages_test TIER unit
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/house/source_tree.cc

@@ -13,6 +13,7 @@
 namespace trainyard::apiserver {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using testing_support::CommandResult;
 
@@ -72,6 +73,7 @@ constexpr Change kChanges[] = {
     {E, R"({"spec": {"engine": {"model": {"layers": 6}}}})", "spec.engine.model", When::kBeforeItBegins},
     {E, R"({"spec": {"engine": {"seed": 1}}})", "spec.engine.seed", When::kBeforeItBegins},
     {E, R"({"spec": {"engine": {"numerics": {"grainTokens": 64}}}})", "spec.engine.numerics", When::kBeforeItBegins},
+    {E, R"({"spec": {"engine": {"startFrom": {"checkpoint": "/first/g1-step-0000000060"}}}})", "spec.engine.startFrom", When::kBeforeItBegins},
     {E, R"({"spec": {"engine": null, "template": {"spec": {"containers": [{"name": "a", "image": "a"}]}}}})", "spec.engine", When::kBeforeItBegins},
 };
 // clang-format on
@@ -152,6 +154,44 @@ TEST_F(ChangeTest, OfASuspendedJobWithoutPodsAreMany) {
     make(base, true, 0);
     judge(base, {When::kAlways, When::kSuspended, When::kSuspendedWithoutPods});
     remove();
+  }
+}
+
+TEST_F(ChangeTest, OfACompleteJobNeverReachItsSteps) {
+  for (const bool suspended : {false, true}) {
+    make(E, suspended, 0);
+    Json status = get({"tj", "job"})["status"];
+    status["conditions"].push_back({{"type", "Complete"}, {"status", "True"}});
+    set_status(status);
+    for (const char* steps : {"50", "200"}) {
+      const CommandResult refused =
+          kubectl({"patch", "tj", "job", "--type=merge", "-p",
+                   R"({"spec": {"engine": {"steps": )" + std::string(steps) + "}}}"});
+      EXPECT_NE(refused.exit_code, 0) << steps;
+      EXPECT_THAT(refused.errors,
+                  AllOf(HasSubstr("spec.engine.steps"),
+                        HasSubstr("never changes once the job is complete; to train its model "
+                                  "further, create another job with engine.startFrom")));
+    }
+    must({"patch", "tj", "job", "--type=merge", "-p",
+          R"({"spec": {"ttlSecondsAfterFinished": 900}})"});
+    remove();
+  }
+}
+
+TEST_F(ChangeTest, WhereAJobStartsFromStays) {
+  Json job = Json::parse(good_manifest(E));
+  job["spec"]["engine"]["startFrom"] = {{"checkpoint", "/first/g1-step-0000000060"}};
+  must_with({"create"}, job.dump());
+  EXPECT_EQ(get({"tj", "job"})["spec"]["engine"]["startFrom"]["what"], "State") << "the default";
+  set_status({{"nodes", {{"active", 0}}}, {"membership", {{"generation", 1}}}});
+  for (const char* change :
+       {"null", R"({"what": "Weights"})", R"({"checkpoint": "/first/g1-step-0000000040"})"}) {
+    const CommandResult refused =
+        kubectl({"patch", "tj", "job", "--type=merge", "-p",
+                 R"({"spec": {"engine": {"startFrom": )" + std::string(change) + "}}}"});
+    EXPECT_NE(refused.exit_code, 0) << change;
+    EXPECT_THAT(refused.errors, HasSubstr("spec.engine.startFrom"));
   }
 }
 

@@ -1,4 +1,7 @@
+#include <map>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -111,8 +114,46 @@ TEST_F(CrdTest, ExplainDescribesFields) {
   EXPECT_THAT(policy, ContainsRegex("maxRestarts\t<integer>"));
   EXPECT_THAT(policy, HasSubstr("enum: RecreateAll, ReplacePod"));
   EXPECT_THAT(must({"explain", "tj.status.restarts.classes.recent"}), HasSubstr("oldest first"));
-  EXPECT_THAT(must({"explain", "trainingjob.spec.engine.parallelism"}),
-              HasSubstr("Planned: this version"));
+}
+
+/// What is planned within a schema: its sentences, by the path of the object whose field it is.
+void find_planned(const nlohmann::json& schema, const std::string& path,
+                  std::map<std::string, std::vector<std::string>>& found) {
+  if (schema.contains("items")) find_planned(schema["items"], path, found);
+  if (!schema.contains("properties")) return;
+  for (const auto& [name, property] : schema["properties"].items()) {
+    const std::string description = property.value("description", "");
+    const size_t at = description.find("Planned");
+    if (at != std::string::npos) found[path].push_back(description.substr(at));
+    find_planned(property, path + "." + name, found);
+  }
+}
+
+TEST_F(CrdTest, ExplainNamesAllThatIsPlanned) {
+  std::map<std::string, std::vector<std::string>> planned;
+  find_planned(
+      get({"crd",
+           "trainingjobs.trainyard.dev"})["spec"]["versions"][0]["schema"]["openAPIV3Schema"],
+      "tj", planned);
+  size_t count = 0;
+  for (const auto& [path, sentences] : planned) {
+    std::istringstream words(must({"explain", path}));  // which breaks and indents lines
+    std::string text;
+    for (std::string word; words >> word;)
+      text += word + " ";
+    for (const std::string& sentence : sentences)
+      EXPECT_THAT(text, HasSubstr(sentence)) << path;
+    count += sentences.size();
+  }
+  EXPECT_THAT(planned, testing::Contains(testing::Key("tj.spec.engine.parallelism")));
+  EXPECT_GE(count, 12U);
+}
+
+TEST_F(CrdTest, TheExamplesAreAccepted) {
+  const CommandResult tried = kubectl({"apply", "--dry-run=server", "--validate=strict", "-f",
+                                       testing_support::source_path("manifests/examples")});
+  EXPECT_EQ(tried.exit_code, 0) << tried.errors;
+  EXPECT_EQ(tried.errors, "");
 }
 
 TEST_F(CrdTest, NamesColumnsAndCategory) {

@@ -50,8 +50,10 @@ class StreamTest : public testing_support::JobTest {
   void TearDown() override {
     if (HasFailure()) {
       std::cout << "the operator said:\n" << operator_->log() << std::endl;
-      for (const std::string& pod : names_of_pods("tiny"))
-        std::cout << pod << " said:\n" << machine_->output_of(pod) << std::endl;
+      for (const char* job : {"tiny", "longer"}) {
+        for (const std::string& pod : names_of_pods(job))
+          std::cout << pod << " said:\n" << machine_->output_of(pod) << std::endl;
+      }
     }
     machine_.reset();
     EXPECT_EQ(operator_->stop(), 0) << operator_->log();
@@ -178,9 +180,10 @@ class StreamTest : public testing_support::JobTest {
   std::chrono::steady_clock::time_point renewed_at_;
 };
 
-TEST_F(StreamTest, AnEngineTrainsInPodsToTheHashOfALocalRun) {
+TEST_F(StreamTest, AnEngineTrainsInPodsAndFurtherToTheHashesOfLocalRuns) {
   make_claim();
-  const Json job = engine_job(2, 60);
+  Json job = engine_job(2, 60);
+  job["spec"]["engine"]["learningRateSchedule"] = {{"horizonSteps", 120}};
   apply(job);
   ASSERT_TRUE(until([&] { return condition("tiny", "Complete") == "True"; }))
       << job_status("tiny").dump(2);
@@ -188,8 +191,30 @@ TEST_F(StreamTest, AnEngineTrainsInPodsToTheHashOfALocalRun) {
   EXPECT_EQ(status["restarts"]["total"], 0);
   EXPECT_EQ(status["progress"]["step"], 60);
   EXPECT_EQ(status["checkpoint"]["lastStep"], 60);
-  const std::string hash = trainyard_->state_hash(machine_->claim("ckpt") / "tiny");
-  EXPECT_TRUE(testing_support::same_hash(hash, trainyard_->state_hash_of_run(job)));
+  const std::filesystem::path checkpoints = machine_->claim("ckpt");
+  EXPECT_TRUE(testing_support::same_hash(trainyard_->state_hash(checkpoints / "tiny"),
+                                         trainyard_->state_hash_of_run(job)));
+
+  job["spec"]["engine"]["steps"] = 120;
+  const auto refused = kubectl_with({"apply"}, job.dump());
+  EXPECT_NE(refused.exit_code, 0);
+  EXPECT_THAT(refused.errors, HasSubstr("create another job with engine.startFrom"));
+  // So another does: on more ranks, in another layout.
+  Json longer = job;
+  longer["metadata"]["name"] = "longer";
+  longer["spec"]["numNodes"] = 3;
+  longer["spec"]["engine"]["parallelism"] = {{"zeroStage", 3}};
+  longer["spec"]["engine"]["startFrom"] = {
+      {"checkpoint", checkpoints / "tiny" / "g1-step-0000000060"}, {"what", "State"}};
+  apply(longer);
+  ASSERT_TRUE(until([&] { return condition("longer", "Complete") == "True"; }))
+      << job_status("longer").dump(2);
+  status = job_status("longer");
+  EXPECT_EQ(status["restarts"]["total"], 0);
+  EXPECT_EQ(status["progress"]["step"], 120);
+  EXPECT_EQ(status["membership"]["layout"], "shard 3, ZeRO-3");
+  EXPECT_TRUE(testing_support::same_hash(trainyard_->state_hash(checkpoints / "longer"),
+                                         trainyard_->state_hash_of_run(job)));
 }
 
 TEST_F(StreamTest, AKilledRankRestartsAllFromTheirCheckpoint) {
