@@ -4,6 +4,7 @@
 #include <string_view>
 #include <utility>
 
+#include "cli/numerics_view.h"
 #include "cli/plan_view.h"
 #include "common/api/enum_names.h"
 #include "common/text/json_writer.h"
@@ -240,6 +241,7 @@ std::string plan_json(const JobPlan& job, std::optional<int> rank) {
   out.integer("zeroStage", job.own());
   out.string("layout", job.layout);
   out.string("documents", api::name_of(job.spec.data.documents));
+  write_numerics(out.json, job.spec);
   add_cut(out, own);
   out.json.key("stages");
   out.json.begin_array();

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "cli/numerics_view.h"
 #include "cli/output.h"
 #include "cli/plan_view.h"
 #include "cli/report/bars.h"
@@ -101,11 +102,12 @@ std::string plan_text(const JobPlan& job) {
   const api::BatchSpec& batch = job.spec.batch;
   std::string text = fmt::format(
       "{}: {} parameters, {}, {}: {}\n{} sequences of {} tokens per step, {} at once\n"
-      "states at {} B per parameter, not divided: {}\n\n",
+      "states at {} B per parameter, not divided: {}\n",
       job.name, grouped(own.parameters()), api::name_of(job.spec.precision.compute),
       text::counted(job.ranks, "rank"), job.layout, grouped(batch.global_sequences),
       grouped(job.spec.data.sequence_length), batch.micro_sequences, kPublishedStateBytes,
       decimal_text(static_cast<double>(kPublishedStateBytes * own.parameters()), "B"));
+  text += wrapped(numerics_text(job.spec, false), kColumns) + "\n";
   if (const std::string cut = cut_text(own); !cut.empty()) text += wrapped(cut, kColumns) + "\n";
   text += fmt::format("{:<22}", "largest rank");
   for (size_t stage = 0; stage < job.stages.size(); ++stage) {

@@ -1,5 +1,6 @@
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <string_view>
@@ -7,6 +8,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/numerics_view.h"
 #include "cli/registry.h"
 #include "cli/server_check.h"
 #include "common/api/decode.h"
@@ -16,6 +18,7 @@
 #include "common/worker_contract.h"
 #include "control/policies/elastic.h"
 #include "worker/job/preflight.h"
+#include "worker/job/resolve.h"
 
 namespace trainyard::cli {
 namespace {
@@ -28,7 +31,8 @@ constexpr char kFooter[] = R"(Examples:
 
 Prints every fault, one per line: FILE:LINE: FIELD: found X, wanted Y. Checks the pod template
 against the types and rules of Kubernetes' PodTemplateSpec. If the data is on this machine, checks
-the manifest against it. For a valid file, the output names the checks that were skipped.
+the manifest against it. For a valid file, the output names the checks that were skipped and, if the
+sizes of the model are known, the numerics of a new run.
 
 Exit codes: 0 every file is valid; 64 a file has faults or cannot be read; 75 --server got no answer
 from the API server.)";
@@ -43,11 +47,12 @@ struct Checked {
   std::string file;
   std::string job_name;
   std::vector<api::Fault> faults;
-  bool data_seen = false;      ///< held against the data, or needs none
-  bool has_template = false;   ///< whose pods an API server would judge
-  bool server_asked = false;   ///< and it takes the manifest, where there is no fault
-  std::string server_silence;  ///< why it could not be asked, though it was to be
-  std::string doubt;           ///< what is valid and hardly meant; empty: nothing
+  bool data_seen = false;                 ///< held against the data, or needs none
+  bool has_template = false;              ///< whose pods an API server would judge
+  bool server_asked = false;              ///< and it takes the manifest, where there is no fault
+  std::string server_silence;             ///< why it could not be asked, though it was to be
+  std::string doubt;                      ///< what is valid and hardly meant; empty: nothing
+  std::optional<api::EngineSpec> engine;  ///< resolved, where the sizes of its model are known
 };
 
 /// A manifest without faults, held against what its ranks would hold it against.
@@ -62,13 +67,17 @@ Status check_engine(api::TrainingJobSpec spec, Checked& checked) {
   if (!checked.data_seen) {
     TRAINYARD_TRY(engine::check_shapes(*spec.engine, ranks));
     TRAINYARD_ASSIGN(checked.doubt, engine::check_pods(spec, nullptr));
-    return {};
+    if (!spec.engine->model.import_path.empty()) return {};
+    checked.engine = spec.engine;
+    return engine::resolve_spec(*checked.engine, std::nullopt);
   }
   TRAINYARD_ASSIGN(const engine::Inputs inputs, engine::open_inputs(*spec.engine, {}));
   checked.doubt = inputs.shared_text;
   TRAINYARD_TRY(engine::check_inputs(*spec.engine, inputs, ranks));
   TRAINYARD_ASSIGN(const std::string sharding, engine::check_pods(spec, &inputs));
   if (checked.doubt.empty()) checked.doubt = sharding;
+  checked.engine = spec.engine;
+  TRAINYARD_TRY(engine::resolve_spec(*checked.engine, inputs));
   return engine::check_export_place(*spec.engine, inputs, {});
 }
 
@@ -136,6 +145,8 @@ void print_text(const std::vector<Checked>& results, CommandContext& context) {
       context.err << printable(api::to_string(fault)) << '\n';
     if (!result.faults.empty()) continue;
     context.out << result.file << ": valid" << unseen(result) << '\n';
+    if (result.engine)
+      context.out << result.file << ": " << numerics_text(*result.engine, result.data_seen) << '\n';
     if (!result.doubt.empty())
       context.out << result.file << ": warning: " << printable(result.doubt) << '\n';
   }
@@ -159,6 +170,7 @@ void print_json(const std::vector<Checked>& results, CommandContext& context) {
       json.key("warning");
       json.string(result.doubt);
     }
+    if (result.engine && result.faults.empty()) write_numerics(json, *result.engine);
     if (!result.server_silence.empty()) {
       json.key("serverSilence");
       json.string(result.server_silence);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "common/api/enum_names.h"
+
 namespace trainyard::api {
 namespace {
 
@@ -93,6 +95,24 @@ NumericsSpec with_defaults(const EngineSpec& engine) {
                         .tensor_chunks = pieces > 0 && !on_gpu ? engine.model.heads : pieces,
                         .grain_sequences = on_gpu ? engine.batch.micro_sequences : 0});
   return of_device(all, engine);
+}
+
+std::vector<std::pair<std::string_view, int64_t>> values_of(const NumericsSpec& resolved) {
+  std::vector<std::pair<std::string_view, int64_t>> values = {
+      {"grainTokens", resolved.grain_tokens},
+      {"keyBlock", resolved.key_block},
+      {"grainSequences", resolved.grain_sequences}};
+  std::erase_if(values, [](const auto& value) { return value.second == 0; });
+  if (resolved.mode != NumericsMode::kFast)
+    values.emplace_back("tensorChunks", resolved.tensor_chunks.value_or(0));
+  return values;
+}
+
+std::string describe(const NumericsSpec& resolved) {
+  std::string text(name_of(resolved.mode));
+  for (const auto& [field, value] : values_of(resolved))
+    text += ", " + std::string(field) + " " + std::to_string(value);
+  return text;
 }
 
 bool is_of_version_1(const EngineSpec& engine) {

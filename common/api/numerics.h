@@ -2,6 +2,7 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/api/engine_spec.h"
@@ -22,6 +23,12 @@ NumericsSpec with_values_of(NumericsSpec given, const NumericsSpec& run);
 /// The numerics of `engine` with the defaults of new runs where it names no value. Its sizes are
 /// known. What its device does not count by is 0: only that of device Auto is kept.
 NumericsSpec with_defaults(const EngineSpec& engine);
+
+/// The fields that cut sums of a run with these resolved numerics, as a manifest names them:
+/// {"grainTokens", 1024}, {"keyBlock", 128}, {"tensorChunks", 0}. With Fast there are none.
+std::vector<std::pair<std::string_view, int64_t>> values_of(const NumericsSpec& resolved);
+/// The same in words, after the mode: "Canonical, grainTokens 1024, keyBlock 128, tensorChunks 0".
+std::string describe(const NumericsSpec& resolved);
 
 /// Whether programs that know no field which came with version 2 of checkpoints (tensorChunks and
 /// keyBlock first of all) take this resolved configuration and compute the same bits from it.

@@ -142,6 +142,7 @@ constexpr char kTable[] =
     R"(job: 120,576 parameters, BF16, 4 ranks: shard 4, ZeRO-1
 8 sequences of 64 tokens per step, 2 at once
 states at 16 B per parameter, not divided: 1.93 MB
+numerics of a new run on CPUs: Canonical, grainTokens 64, keyBlock 128, tensorChunks 0
 
 largest rank                     ZeRO 0          ZeRO 1*           ZeRO 2           ZeRO 3
   weights                       0.2 MiB          0.2 MiB          0.2 MiB          0.1 MiB
@@ -178,6 +179,9 @@ TEST_F(PlanCommandTest, TellsProgramsEveryByte) {
   EXPECT_EQ(json["ranks"], 4);
   EXPECT_EQ(json["zeroStage"], 1);
   EXPECT_EQ(json["layout"], "shard 4, ZeRO-1");
+  EXPECT_EQ(json["numerics"],
+            nlohmann::json::parse(
+                R"({"mode": "Canonical", "grainTokens": 64, "keyBlock": 128, "tensorChunks": 0})"));
   EXPECT_EQ(json["fits"], json["doubt"] == "");
   ASSERT_EQ(json["stages"].size(), 4U);
   const auto expected = nlohmann::json::parse(R"({
@@ -187,6 +191,36 @@ TEST_F(PlanCommandTest, TellsProgramsEveryByte) {
               "checkpointSnapshot": 361728, "statesInMemory": 0, "sharedMemory": 4198400, "process": 25165824},
     "totalBytes": 51350656, "bytesSentPerStep": 962520, "flopsPerStep": 94371840, "recomputeFlopsPerStep": 0})");
   EXPECT_EQ(json["stages"][3], expected) << json["stages"][3];
+}
+
+TEST_F(PlanCommandTest, TellsTheNumericsThatANewRunWouldHave) {
+  const auto told = [&](const std::string& more) {
+    std::ofstream(path("job.yaml"))
+        << "engine:\n  model: {family: GPT2, layers: 2, hidden: 128, heads: 4, vocab: 256, "
+           "maxPositions: 64}\n  data: {tokens: [nowhere]}\n  batch: {globalSequences: 8, "
+           "microSequences: 2}\n  steps: 1\n"
+        << more << "\n";
+    std::ostringstream out;
+    std::ostringstream err;
+    EXPECT_EQ(run({"plan", path("job.yaml"), "--ranks", "2"}, out, err), 0) << err.str();
+    const size_t at = out.str().find("numerics of a new run");
+    return out.str().substr(at, out.str().find("\n\n", at) - at);
+  };
+  EXPECT_EQ(told("  device: Cpu\n  numerics: {grainTokens: 16, keyBlock: 32, tensorChunks: 2}"),
+            "numerics of a new run: Canonical, grainTokens 16, keyBlock 32, tensorChunks 2");
+  EXPECT_EQ(told("  parallelism: {tensor: 2}"),
+            "numerics of a new run on CPUs: Canonical, grainTokens 64, keyBlock 128, "
+            "tensorChunks 4");
+  EXPECT_EQ(told("  numerics: {grainSequences: 2}"),
+            "numerics of a new run on CPUs: Canonical, grainTokens 64, keyBlock 128, "
+            "tensorChunks 0");
+  EXPECT_EQ(told("  device: Cuda\n  numerics: {mode: Fast}\n  parallelism: {tensor: 2}"),
+            "numerics of a new run: Fast");
+  EXPECT_EQ(told("  device: Cuda"),
+            "numerics of a new run: Canonical, grainSequences 2, tensorChunks 0");
+  EXPECT_EQ(told("  startFrom: {checkpoint: elsewhere}"),
+            "numerics of a new run on CPUs: Canonical, grainTokens 64, keyBlock 128, tensorChunks "
+            "0, unless the\ncheckpoint of startFrom has others");
 }
 
 TEST_F(PlanCommandTest, WhatIsolatedDocumentsComputeIsSaidToBeABound) {

@@ -11,6 +11,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
 #include "cli/top/live_state.h"
@@ -36,6 +37,10 @@ Outcome run_with(const std::vector<std::string>& arguments) {
   outcome.err = err.str();
   return outcome;
 }
+
+/// Of gpt2-3m, after the file's name.
+constexpr char kNumerics[] =
+    ": numerics of a new run on CPUs: Canonical, grainTokens 256, keyBlock 128, tensorChunks 0\n";
 
 class ValidateCommandTest : public testing::Test {
  protected:
@@ -63,8 +68,12 @@ TEST_F(ValidateCommandTest, ValidFilesExitZero) {
   const std::string file = write("good.yaml", engine("5"));
   const Outcome outcome = run_with({"validate", file});
   EXPECT_EQ(outcome.exit_code, 0);
-  EXPECT_EQ(outcome.out, file + ": valid (its data is not on this machine and was not checked)\n");
+  EXPECT_EQ(outcome.out, file + ": valid (its data is not on this machine and was not checked)\n" +
+                             file + kNumerics);
   EXPECT_EQ(outcome.err, "");
+  const auto json = nlohmann::json::parse(run_with({"validate", "-o", "json", file}).out);
+  EXPECT_EQ(json[0]["numerics"]["grainTokens"], 256);
+  EXPECT_EQ(json[0]["numerics"]["tensorChunks"], 0);
 }
 
 /// A file from elsewhere neither moves the cursor nor shows another text than it has.
@@ -84,7 +93,8 @@ TEST_F(ValidateCommandTest, FaultsOfAllFilesArePrintedAndExit64) {
   const std::string bad = write("bad.yaml", engine("0\n  stepz: 5"));
   const Outcome outcome = run_with({"validate", bad, good});
   EXPECT_EQ(outcome.exit_code, 64);
-  EXPECT_EQ(outcome.out, good + ": valid (its data is not on this machine and was not checked)\n");
+  EXPECT_EQ(outcome.out, good + ": valid (its data is not on this machine and was not checked)\n" +
+                             good + kNumerics);
   EXPECT_EQ(outcome.err,
             bad + ":5: engine.steps: found 0, wanted a number from 1 to 1000000000000\n" + bad +
                 ":6: engine.stepz: found an unknown key, wanted steps\n");
@@ -201,7 +211,8 @@ TEST_F(ValidateCommandTest, HoldsAManifestAgainstItsData) {
   };
   Outcome outcome = run_with({"validate", manifest("16", "")});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(outcome.out, testing::EndsWith(": valid\n"));
+  EXPECT_THAT(outcome.out, HasSubstr(": valid\n"));
+  EXPECT_THAT(outcome.out, HasSubstr("Canonical, grainTokens 16, keyBlock 128, tensorChunks 0\n"));
   outcome = run_with({"validate", manifest("4096", "")});
   EXPECT_EQ(outcome.exit_code, 64);
   EXPECT_THAT(outcome.err, HasSubstr("engine.data.sequenceLength: found 4096, wanted at most 300"));
@@ -263,6 +274,19 @@ TEST_F(ValidateCommandTest, RefusesShapesThatNoRankTakesWithoutSeeingTheData) {
   const Outcome outcome = run_with({"validate", file});
   EXPECT_EQ(outcome.exit_code, 64);
   EXPECT_THAT(outcome.err, HasSubstr("engine.model.heads"));
+}
+
+/// Needs only the sizes of the model, not the data.
+TEST_F(ValidateCommandTest, RefusesNumericsThatDoNotFitWithoutSeeingTheData) {
+  const auto errors = [&](const std::string& more) {
+    const Outcome outcome = run_with({"validate", write("job.yaml", engine("5") + more)});
+    EXPECT_EQ(outcome.exit_code, 64) << outcome.out;
+    return outcome.err;
+  };
+  EXPECT_THAT(errors("  numerics: {grainTokens: 100}\n"
+                     "  parallelism: {context: 2}\nnumNodes: 2\n"),
+              HasSubstr("engine.numerics.grainTokens: found 100, wanted a divisor of "
+                        "data.sequenceLength"));
 }
 
 TEST_F(ValidateCommandTest, AnElasticJobIsValidIfASmallerSizeHasRanksForItsStages) {
