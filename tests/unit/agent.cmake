@@ -22,6 +22,7 @@ trainyard_test(coordinator_test TIER unit THREADED
           ${CMAKE_CURRENT_LIST_DIR}/coordinator/coordinator_failures_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/coordinator/coordinator_join_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/coordinator/coordinator_silence_test.cc
+          ${CMAKE_CURRENT_LIST_DIR}/coordinator/earlier_agent_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/coordinator/exit_log_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/common/fair_mutex_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/coordinator/generation_test.cc

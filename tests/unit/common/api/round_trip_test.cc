@@ -207,14 +207,9 @@ TEST(EncodeTest, EqualJobsGiveEqualBytesAndFractionsAreText) {
   EXPECT_EQ(json.find('\n'), std::string::npos);
 }
 
-TEST(EncodeTest, AnEngineFileLacksZerosThatOlderBuildsRefuse) {
-  const std::string json = encode_engine({});
-  for (const char* later : {"grainTokens", "keyBlock", "tensorChunks", "device", "horizonSteps",
-                            "contextMode", "earlyStopDelta", "documents", "fullLayers"})
-    EXPECT_EQ(json.find(later), std::string::npos) << json;
-  const std::string policy = encode_checkpoint_policy({});
-  for (const char* later : {"memoryEverySteps", "memoryReplicas"})
-    EXPECT_EQ(policy.find(later), std::string::npos) << policy;
+/// earlier_schema_test.cc compares all that is written with the schema of an earlier build.
+TEST(EncodeTest, AFileLacksTheZerosOfLaterFields) {
+  EXPECT_EQ(encode_engine({}).find("horizonSteps"), std::string::npos) << "the oldest of them";
   EngineSpec engine;
   engine.numerics.key_block = 64;
   engine.device = DeviceKind::kCpu;
