@@ -2,7 +2,8 @@ trainyard_test(parity_test TIER numeric SOURCES ${CMAKE_CURRENT_LIST_DIR}/engine
                ${CMAKE_CURRENT_LIST_DIR}/engine/decoder_parity_test.cc
   DEPS tests_comm_world worker_matrix worker_hf nlohmann_json::nlohmann_json)
 trainyard_test(ignored_targets_test TIER numeric SOURCES ${CMAKE_CURRENT_LIST_DIR}/engine/ignored_targets_test.cc
-  DEPS tests_comm_world worker_matrix kernels_reference)
+               ${CMAKE_CURRENT_LIST_DIR}/engine/ignored_targets_parity_test.cc
+  DEPS tests_comm_world worker_matrix worker_hf kernels_reference nlohmann_json::nlohmann_json)
 trainyard_test(equality_matrix_test TIER numeric
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/engine/equality_matrix_test.cc DEPS worker_matrix TIMEOUT 900 SERIAL)
 trainyard_test(tensor_parallel_test TIER numeric

@@ -1,6 +1,8 @@
 // A step of which some targets do not count: its gradient is that of the mean over those that do,
 // as a GPT-2 of kernels/reference in double has it.
 
+#include "tests/numeric/engine/ignored_targets.h"
+
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -12,10 +14,7 @@
 
 #include "common/random/philox.h"
 #include "kernels/reference/reference.h"
-#include "tests/comm/worker/comm/world.h"
-#include "worker/device/cpu_device.h"
 #include "worker/job/engine_state.h"
-#include "worker/matrix/world.h"
 
 namespace trainyard {
 namespace {
@@ -23,35 +22,10 @@ namespace {
 using kernels::reference::Vector;
 using Tensors = std::map<std::string, Vector>;
 
-/// Leaves out three targets of ten.
-class SomeTargets final : public data::MicroBatchSource {
- public:
-  explicit SomeTargets(data::MicroBatchSource& all) : all_(all) {}
-
-  static int32_t target(int32_t all, int64_t ordinal, int64_t position) {
-    const uint64_t draw = mix64(static_cast<uint64_t>(1000 * ordinal + position));
-    return draw % 10 < 3 ? -1 : all;
-  }
-
-  Result<data::MicroBatch> micro_batch(int index) override {
-    TRAINYARD_ASSIGN(data::MicroBatch batch, all_.micro_batch(index));
-    std::vector<int32_t>& kept = targets_[index];
-    kept.assign(batch.targets.begin(), batch.targets.end());
-    for (const kernels::Sequence& sequence : batch.rows.sequences) {
-      for (int64_t t = 0; t < sequence.length; ++t) {
-        int32_t& target = kept[static_cast<size_t>(sequence.begin + t)];
-        target = SomeTargets::target(target, sequence.ordinal, t);
-      }
-    }
-    batch.targets = kept;
-    return batch;
-  }
-  void end_step() override { all_.end_step(); }
-
- private:
-  data::MicroBatchSource& all_;
-  std::map<int, std::vector<int32_t>> targets_;
-};
+/// Three targets of ten.
+bool is_ignored(int64_t ordinal, int64_t position) {
+  return mix64(static_cast<uint64_t>(1000 * ordinal + position)) % 10 < 3;
+}
 
 Vector sum(Vector a, const Vector& b) {
   for (size_t i = 0; i < a.size(); ++i)
@@ -200,25 +174,10 @@ class IgnoredTargetsTest : public ::testing::Test {
   /// Runs `rank_main` on each rank of a cell, with a fresh engine.
   void for_each_rank(const matrix::Cell& cell,
                      const std::function<void(int rank, engine::Engine& engine)>& rank_main) {
-    spec_.batch.micro_sequences = cell.micro_sequences;
-    spec_.parallelism.zero_stage = cell.zero_stage;
-    spec_.parallelism.shard = cell.shard;
-    spec_.parallelism.pipeline = cell.pipeline;
-    comm::testing::run_world(
-        comm::TransportKind::kLocal, cell.ranks, [&](comm::Communicator& world) {
-          const auto device = *engine::make_cpu_device();
-          const auto groups = comm::Groups::make(world, cell.mesh());
-          ASSERT_TRUE(groups) << groups.error().message;
-          const auto engine = engine::Engine::create(
-              {.spec = spec_, .device = device.get(), .groups = &*groups, .unit_bytes = 64 << 10});
-          ASSERT_TRUE(engine) << engine.error().message;
-          EXPECT_TRUE((*engine)->initialize());
-          rank_main(world.rank(), **engine);
-        });
-  }
-
-  matrix::StreamBatches batches_of(const engine::Engine& engine) const {
-    return {stream_, spec_, engine.groups().data_ranks(), engine.groups().data_rank()};
+    testing::for_each_engine(spec_, cell, [&](int rank, engine::Engine& engine) {
+      EXPECT_TRUE(engine.initialize());
+      rank_main(rank, engine);
+    });
   }
 
   Outcome train(const matrix::Cell& cell) {
@@ -233,8 +192,8 @@ class IgnoredTargetsTest : public ::testing::Test {
         }
       };
       copy(outcome.weights, [&](int p) { return states.master(p); });
-      matrix::StreamBatches all = batches_of(engine);
-      SomeTargets batches(all);
+      matrix::StreamBatches all = testing::batches_of(engine, stream_);
+      testing::IgnoringBatches batches(all, is_ignored);
       const auto report = engine.step(batches);
       ASSERT_TRUE(report) << report.error().message;
       outcome.report = *report;
@@ -256,7 +215,7 @@ TEST_F(IgnoredTargetsTest, TheGradientIsThatOfTheMeanOverTheOthers) {
   std::vector<int32_t> targets;
   for (int64_t row = 0; row < rows; ++row) {
     targets.push_back(
-        SomeTargets::target(stream_[static_cast<size_t>(row + 1)], row / length, row % length));
+        is_ignored(row / length, row % length) ? -1 : stream_[static_cast<size_t>(row + 1)]);
   }
   Reference reference(spec_, one.weights);
   reference.run(tokens, targets);
@@ -286,6 +245,12 @@ TEST_F(IgnoredTargetsTest, TheGradientIsThatOfTheMeanOverTheOthers) {
   EXPECT_LE(std::sqrt(difference), 1e-5 * clip * norm);
 }
 
+std::string name_of(const matrix::Cell& cell) {
+  return std::to_string(cell.ranks) + " ranks in " + std::to_string(cell.pipeline) +
+         " stages, ZeRO " + std::to_string(cell.zero_stage) + ", micro-batches of " +
+         std::to_string(cell.micro_sequences);
+}
+
 TEST_F(IgnoredTargetsTest, LayoutsDoNotChangeTheBits) {
   const std::vector<matrix::Cell> cells = {
       {.ranks = 1, .micro_sequences = 6},
@@ -305,9 +270,7 @@ TEST_F(IgnoredTargetsTest, LayoutsDoNotChangeTheBits) {
     const Outcome one = train({.micro_sequences = 11});
     EXPECT_FALSE(one.report.skipped);
     for (const matrix::Cell& cell : cells) {
-      SCOPED_TRACE(std::to_string(cell.ranks) + " ranks in " + std::to_string(cell.pipeline) +
-                   " stages, ZeRO " + std::to_string(cell.zero_stage) + ", micro-batches of " +
-                   std::to_string(cell.micro_sequences));
+      SCOPED_TRACE(name_of(cell));
       const Outcome other = train(cell);
       EXPECT_EQ(other.hash, one.hash);
       EXPECT_EQ(other.report.loss, one.report.loss);
@@ -316,56 +279,57 @@ TEST_F(IgnoredTargetsTest, LayoutsDoNotChangeTheBits) {
   }
 }
 
-/// Leaves out all targets.
-class NoTargets final : public data::MicroBatchSource {
- public:
-  explicit NoTargets(data::MicroBatchSource& all) : all_(all) {}
-  Result<data::MicroBatch> micro_batch(int index) override {
-    TRAINYARD_ASSIGN(data::MicroBatch batch, all_.micro_batch(index));
-    none_.assign(std::max(none_.size(), batch.targets.size()), -1);
-    batch.targets = std::span(none_).first(batch.targets.size());
-    return batch;
+/// What a rank owns of the training state: masters, both moments, and the weights that ops read.
+std::vector<std::byte> states_of(engine::Engine& engine) {
+  std::vector<std::byte> bytes;
+  const auto add = [&](std::span<const std::byte> of) {
+    bytes.insert(bytes.end(), of.begin(), of.end());
+  };
+  engine::States& states = engine.states();
+  for (const int p : engine.name_order()) {
+    if (states.owned(p).size() == 0) continue;
+    for (const std::span<const float> of : {states.master(p), states.m(p), states.v(p)})
+      add(std::as_bytes(of));
+    add(states.weights().owned(p));
   }
-  void end_step() override { all_.end_step(); }
+  return bytes;
+}
 
- private:
-  data::MicroBatchSource& all_;
-  std::vector<int32_t> none_;
-};
-
-TEST_F(IgnoredTargetsTest, AStepWithoutTargetsIsSkipped) {
-  for (const matrix::Cell& cell :
-       std::vector<matrix::Cell>{{.micro_sequences = 11},
-                                 {.ranks = 2, .micro_sequences = 3, .shard = 1, .zero_stage = 0}}) {
-    for_each_rank(cell, [&](int, engine::Engine& engine) {
-      matrix::StreamBatches all = batches_of(engine);
-      NoTargets none(all);
-      SomeTargets some(all);
-      ASSERT_TRUE(engine.step(some)) << "so that there are moments";
-      const auto states_of = [&] {
-        Vector values;
-        for (const int p : engine.name_order()) {
-          for (const auto& of : {engine.states().master(p), engine.states().m(p)})
-            values.insert(values.end(), of.begin(), of.end());
-        }
-        return values;
-      };
-      const Vector before = states_of();
-      const auto report = engine.step(none);
-      ASSERT_TRUE(report) << report.error().message;
-      EXPECT_TRUE(report->skipped);
-      EXPECT_EQ(report->targets, 0);
-      EXPECT_TRUE(std::isnan(report->loss)) << "of none there is no mean";
-      EXPECT_EQ(report->gradient_norm, 0);
-      EXPECT_EQ(states_of(), before);
-      EXPECT_EQ(engine.steps_done(), 2) << "the batch is consumed";
-      EXPECT_EQ(engine.optimizer().updates(), 1);
-      const auto next = engine.step(some);
-      ASSERT_TRUE(next) << next.error().message;
-      EXPECT_FALSE(next->skipped);
-      EXPECT_TRUE(std::isfinite(next->loss));
-      EXPECT_EQ(engine.optimizer().updates(), 2);
-    });
+TEST_F(IgnoredTargetsTest, AStepWithoutTargetsChangesNoState) {
+  const std::vector<matrix::Cell> cells = {
+      {.micro_sequences = 11},
+      {.ranks = 2, .micro_sequences = 3, .shard = 1, .zero_stage = 0},
+      {.ranks = 2, .micro_sequences = 3, .zero_stage = 2},
+      {.ranks = 2, .micro_sequences = 3, .zero_stage = 3},
+      {.ranks = 2, .micro_sequences = 3, .pipeline = 2}};
+  for (const auto compute : {api::NumberFormat::kFP32, api::NumberFormat::kBF16}) {
+    spec_.precision.compute = compute;
+    for (const matrix::Cell& cell : cells) {
+      SCOPED_TRACE(name_of(cell));
+      for_each_rank(cell, [&](int, engine::Engine& engine) {
+        matrix::StreamBatches all = testing::batches_of(engine, stream_);
+        testing::IgnoringBatches none(all, [](int64_t, int64_t) { return true; });
+        testing::IgnoringBatches some(all, is_ignored);
+        ASSERT_TRUE(engine.step(some)) << "so that there are moments";
+        ASSERT_TRUE(engine.settle());
+        const std::vector<std::byte> before = states_of(engine);
+        const auto report = engine.step(none);
+        ASSERT_TRUE(report) << report.error().message;
+        EXPECT_TRUE(report->skipped);
+        EXPECT_EQ(report->targets, 0);
+        EXPECT_TRUE(std::isnan(report->loss)) << "of none there is no mean";
+        EXPECT_EQ(report->gradient_norm, 0);
+        ASSERT_TRUE(engine.settle());
+        EXPECT_TRUE(states_of(engine) == before);
+        EXPECT_EQ(engine.steps_done(), 2) << "the batch is consumed";
+        EXPECT_EQ(engine.optimizer().updates(), 1);
+        const auto next = engine.step(some);
+        ASSERT_TRUE(next) << next.error().message;
+        EXPECT_FALSE(next->skipped);
+        EXPECT_TRUE(std::isfinite(next->loss));
+        EXPECT_EQ(engine.optimizer().updates(), 2);
+      });
+    }
   }
 }
 

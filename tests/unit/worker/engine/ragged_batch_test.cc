@@ -172,9 +172,121 @@ TEST(RaggedBoundsTest, WhatNobodyPlannedForIsRefused) {
   EXPECT_THAT(refusal(many), HasSubstr("micro-batch 0: found " + std::to_string(rows + 1) +
                                        " rows, wanted 1 to " + std::to_string(rows)));
   many.pop_back();
-  EXPECT_THAT(refusal(many), HasSubstr(std::to_string(rows) + " grains, wanted at most"))
+  EXPECT_THAT(refusal(many),
+              HasSubstr("micro-batch 0: found " + std::to_string(rows) + " rows in " +
+                        std::to_string(rows) + " grains, wanted at most"))
       << "each sequence is a grain, and the sums are made for those of whole windows";
   EXPECT_THAT(refusal({{.begin = 1, .length = 2}}), HasSubstr("found 1 as the first row"));
+  // The third micro-batch is planned for one window less.
+  const int64_t length = spec.data.sequence_length;
+  std::vector<kernels::Sequence> windows;
+  for (int64_t row = 0; row < rows; row += length)
+    windows.push_back({.begin = row, .length = length});
+  const int64_t left = spec.batch.global_sequences * length - 2 * rows;
+  EXPECT_THAT(refusal(windows),
+              AllOf(HasSubstr("micro-batch 2: found " + std::to_string(rows) + " rows in "),
+                    HasSubstr("wanted at most " + std::to_string(left) + " in ")));
+}
+
+/// A step of up to 20 rows in 6 grains of 4 positions. A micro-batch of it has up to 12 rows, a
+/// sample up to 8 positions.
+class BatchBoundsTest : public ::testing::Test {
+ protected:
+  using Sequences = std::vector<kernels::Sequence>;
+
+  /// "taken", or why not. The micro-batch has `rows` more rows than its sequences, and `tokens` and
+  /// `targets` more of these than rows.
+  std::string take(const Sequences& sequences, const Sequences& samples = {}, int64_t rows = 0,
+                   int64_t tokens = 0, int64_t targets = 0) {
+    for (const kernels::Sequence& sequence : sequences)
+      rows += sequence.length;
+    const std::vector<int32_t> values(static_cast<size_t>(rows + std::max(tokens, targets)));
+    const auto first = [&](int64_t count) {
+      return std::span(values).first(static_cast<size_t>(count));
+    };
+    const Status taken = take_micro_batch({.rows = {.count = rows, .sequences = sequences},
+                                           .samples = samples,
+                                           .tokens = first(rows + tokens),
+                                           .targets = first(rows + targets)},
+                                          0, left_);
+    return taken ? "taken" : taken.error().message;
+  }
+
+  BatchBounds left_{
+      .rows = 12, .positions = 8, .grain_tokens = 4, .step_rows = 20, .step_grains = 6};
+};
+
+TEST_F(BatchBoundsTest, WhatIsPlannedForIsTaken) {
+  EXPECT_EQ(take({{.length = 8}, {.begin = 8, .length = 4, .position = 4}}), "taken");
+  EXPECT_EQ(left_.step_rows, 8);
+  EXPECT_EQ(left_.step_grains, 3);
+  EXPECT_EQ(take({{.length = 3}, {.begin = 3, .length = 5}}, {{.length = 8}}), "taken")
+      << "two documents of one sample, which has the grains";
+  EXPECT_EQ(left_.step_rows, 0);
+  EXPECT_EQ(left_.step_grains, 1);
+}
+
+TEST_F(BatchBoundsTest, AStepHasNoMoreRowsThanItsPlan) {
+  EXPECT_EQ(take({{.length = 8}, {.begin = 8, .length = 4}}), "taken");
+  EXPECT_EQ(take({{.length = 8}, {.begin = 8, .length = 1}}),
+            "micro-batch 0: found 9 rows in 3 grains, wanted at most 8 in 3, the rest of this "
+            "rank's step");
+  EXPECT_EQ(left_.step_rows, 8) << "what is refused takes nothing";
+  EXPECT_EQ(left_.step_grains, 3);
+}
+
+TEST_F(BatchBoundsTest, AStepHasNoMoreGrainsThanItsPlan) {
+  EXPECT_EQ(take({{.length = 1}, {.begin = 1, .length = 2, .position = 3}}), "taken")
+      << "positions 3 and 4 belong to two grains";
+  EXPECT_EQ(left_.step_grains, 3);
+  EXPECT_EQ(take({{.length = 5}, {.begin = 5, .length = 2, .position = 3}}),
+            "micro-batch 0: found 7 rows in 4 grains, wanted at most 17 in 3, the rest of this "
+            "rank's step");
+}
+
+TEST_F(BatchBoundsTest, RowsAndPositionsBeyondThePlanAreRefused) {
+  EXPECT_EQ(take({{.length = 8}, {.begin = 8, .length = 5}}),
+            "micro-batch 0: found 13 rows, wanted 1 to 12, what memory is planned for");
+  EXPECT_EQ(take({}), "micro-batch 0: found 0 rows, wanted 1 to 12, what memory is planned for");
+  EXPECT_EQ(take({{.length = 9}}),
+            "micro-batch 0: found 9 positions of a sample, wanted at most 8");
+  EXPECT_EQ(take({{.length = 4, .position = 5}}),
+            "micro-batch 0: found 9 positions of a sample, wanted at most 8");
+  EXPECT_THAT(take({{.length = 4, .position = -1}}),
+              ::testing::HasSubstr("positions of a sample, wanted at most 8"));
+}
+
+TEST_F(BatchBoundsTest, SequencesAndSamplesCoverTheRows) {
+  EXPECT_EQ(take({{.length = 4}, {.begin = 5, .length = 4}}),
+            "micro-batch 0: found 5 as the first row of a sequence of 4, wanted 4 and at least one "
+            "row");
+  EXPECT_EQ(take({{.length = 4}, {.begin = 4}}),
+            "micro-batch 0: found 4 as the first row of a sequence of 0, wanted 4 and at least one "
+            "row");
+  EXPECT_EQ(take({{.length = 4}}, {}, 1), "micro-batch 0: found 5 rows, wanted 4 of its sequences");
+  EXPECT_EQ(take({{.length = 8}}, {{.length = 4}, {.begin = 3, .length = 5}}),
+            "micro-batch 0: found 3 as the first row of a sample of 5, wanted 4 and at least one "
+            "row");
+  EXPECT_EQ(take({{.length = 8}}, {{.length = 8}, {.begin = 8}}),
+            "micro-batch 0: found 8 as the first row of a sample of 0, wanted 8 and at least one "
+            "row");
+  for (const int64_t length : {7, 9}) {
+    EXPECT_EQ(take({{.length = 8}}, {{.length = length}}),
+              "micro-batch 0: found " + std::to_string(length) +
+                  " rows of samples, wanted 8 of its sequences");
+  }
+}
+
+TEST_F(BatchBoundsTest, EachRowHasATokenAndATargetOrNoRowHasATarget) {
+  for (const int64_t more : {-1, 1}) {
+    EXPECT_EQ(
+        take({{.length = 4}}, {}, 0, more),
+        "micro-batch 0: found " + std::to_string(4 + more) + " tokens, wanted 4, one per row");
+    EXPECT_EQ(
+        take({{.length = 4}}, {}, 0, 0, more),
+        "micro-batch 0: found " + std::to_string(4 + more) + " targets, wanted 4, one per row");
+  }
+  EXPECT_EQ(take({{.length = 4}}, {}, 0, 0, -4), "taken") << "as while sampling";
 }
 
 TEST(RaggedBoundsTest, SlicesOfSequencesBreakNoGrain) {
