@@ -60,7 +60,7 @@ OperatorProcess::OperatorProcess(const ControlPlane& plane, std::filesystem::pat
     : folder_(std::move(folder)) {
   std::filesystem::create_directories(folder_);
   write_operator_kubeconfig(plane, folder_ / "kubeconfig", access);
-  start(folder_ / "kubeconfig", namespaces, options);
+  start(folder_ / "kubeconfig", namespaces, options, access.program);
 }
 
 OperatorProcess::OperatorProcess(const std::filesystem::path& kubeconfig,
@@ -74,15 +74,17 @@ OperatorProcess::OperatorProcess(const std::filesystem::path& kubeconfig,
 
 void OperatorProcess::start(const std::filesystem::path& kubeconfig,
                             const std::vector<std::string>& namespaces,
-                            const std::vector<std::string>& options) {
+                            const std::vector<std::string>& options,
+                            const std::filesystem::path& program) {
   std::string list;
   for (const std::string& name : namespaces)
     list += (list.empty() ? "" : ",") + name;
-  ChildProcess::Spec spec{.argv = {program_path("trainyard-operator"), "--kubeconfig", kubeconfig,
-                                   "--metrics-bind-address", "127.0.0.1:0",
-                                   "--health-probe-bind-address", "127.0.0.1:0"},
-                          .output = folder_ / "out",
-                          .errors = folder_ / "err"};
+  ChildProcess::Spec spec{
+      .argv = {program.empty() ? program_path("trainyard-operator") : program.string(),
+               "--kubeconfig", kubeconfig, "--metrics-bind-address", "127.0.0.1:0",
+               "--health-probe-bind-address", "127.0.0.1:0"},
+      .output = folder_ / "out",
+      .errors = folder_ / "err"};
   if (!list.empty()) spec.argv.insert(spec.argv.end(), {"--namespaces", list});
   spec.argv.insert(spec.argv.end(), options.begin(), options.end());
   process_ = std::make_unique<ChildProcess>(spec);
@@ -122,11 +124,12 @@ HttpAnswer OperatorProcess::page(const std::string& path) const {
   return address.empty() ? HttpAnswer{} : http_get(address, path);
 }
 
-void OperatorTest::restart_operator(const OperatorAccess& access) {
+void OperatorTest::restart_operator(const OperatorAccess& access,
+                                    const std::vector<std::string>& options) {
   operator_.reset();
   operator_ = std::make_unique<OperatorProcess>(
       plane(), folder() / ("operator-" + std::to_string(++starts_)),
-      std::vector<std::string>{name_space()}, std::vector<std::string>(), access);
+      std::vector<std::string>{name_space()}, options, access);
 }
 
 void OperatorTest::SetUp() {
@@ -291,6 +294,27 @@ void JobTest::renew_leases_of_nodes() const {
   }
   must_with({"apply", "--namespace", "kube-node-lease"},
             Json({{"apiVersion", "v1"}, {"kind", "List"}, {"items", leases}}).dump());
+}
+
+void JobTest::make_claim() const {
+  must_with({"apply"}, Json({{"apiVersion", "v1"},
+                             {"kind", "PersistentVolume"},
+                             {"metadata", {{"name", "pv-" + name_space()}}},
+                             {"spec",
+                              {{"capacity", {{"storage", "1Gi"}}},
+                               {"accessModes", Json::array({"ReadWriteMany"})},
+                               {"storageClassName", "none-" + name_space()},
+                               {"hostPath", {{"path", "/nowhere"}}}}}})
+                           .dump());
+  must_with({"apply"}, Json({{"apiVersion", "v1"},
+                             {"kind", "PersistentVolumeClaim"},
+                             {"metadata", {{"name", "ckpt"}}},
+                             {"spec",
+                              {{"accessModes", Json::array({"ReadWriteMany"})},
+                               {"storageClassName", "none-" + name_space()},
+                               {"volumeName", "pv-" + name_space()},
+                               {"resources", {{"requests", {{"storage", "1Gi"}}}}}}}})
+                           .dump());
 }
 
 void JobTest::place(Json& job, const std::string& site) {

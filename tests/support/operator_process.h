@@ -17,10 +17,11 @@ namespace trainyard::testing_support {
 /// The user whom the API server sees in the operator's requests.
 inline constexpr char kOperatorUser[] = "system:serviceaccount:trainyard-system:trainyard-operator";
 
-/// By which way and as whom an operator reaches the API server.
+/// Which operator reaches the API server, by which way and as whom.
 struct OperatorAccess {
   std::string server;                ///< URL; empty: the plane's own
   std::filesystem::path token_file;  ///< read by the operator; empty: a fresh token is written down
+  std::filesystem::path program;     ///< of another build; empty: that of this one
 };
 
 /// `trainyard-operator` as it is shipped, against a control plane, under its own ServiceAccount
@@ -48,7 +49,7 @@ class OperatorProcess {
 
  private:
   void start(const std::filesystem::path& kubeconfig, const std::vector<std::string>& namespaces,
-             const std::vector<std::string>& options);
+             const std::vector<std::string>& options, const std::filesystem::path& program = {});
 
   std::filesystem::path folder_;
   std::unique_ptr<ChildProcess> process_;
@@ -96,6 +97,8 @@ class JobTest : public ApiServerTest {
   /// Says for the nodes of make_nodes() that they are alive, as kubelets do every ten seconds: for
   /// tests that last longer than the control plane waits for such a word.
   void renew_leases_of_nodes() const;
+  /// The claim `ckpt`, bound to a volume that only fake kubelets mount.
+  void make_claim() const;
   /// The job's pods go to the nodes of that site alone, whatever becomes of these.
   static void place(Json& job, const std::string& site);
   /// Nobody beats the heart of the node any more, and it is not ready.
@@ -114,7 +117,8 @@ class OperatorTest : public JobTest {
 
   OperatorProcess& running_operator() { return *operator_; }
   /// A new process in place of the one before, which is killed where it still runs.
-  void restart_operator(const OperatorAccess& access = {});
+  void restart_operator(const OperatorAccess& access = {},
+                        const std::vector<std::string>& options = {});
 
  private:
   std::unique_ptr<OperatorProcess> operator_;

@@ -188,7 +188,7 @@ ChildProcess::Spec PodRunner::process_of(const Json& pod, const Json& container)
   fs::create_directories(folder);
   const Places places = places_of(pod, container);
   ChildProcess::Spec spec;
-  spec.argv = options_.entrypoint;
+  spec.argv = entrypoint_;
   if (container.contains("command")) {
     spec.argv.clear();
     for (const Json& word : container["command"])

@@ -26,12 +26,13 @@ class PodRunner {
     /// What `kubectl get ... -o json` prints; null when it failed.
     std::function<Json(const std::vector<std::string>&)> get;
     std::filesystem::path folder;
-    /// What runs in place of an image without a command of its own.
-    std::vector<std::string> entrypoint;
     std::map<std::string, std::string> environment;  ///< over that of the pod
   };
 
   explicit PodRunner(Options options) : options_(std::move(options)) {}
+
+  /// What runs from now on in place of an image without a command of its own.
+  void set_entrypoint(std::vector<std::string> entrypoint) { entrypoint_ = std::move(entrypoint); }
 
   /// One look: starts what is new, reports what has ended, ends what is deleted.
   void step();
@@ -68,6 +69,7 @@ class PodRunner {
   std::map<std::string, std::string> environment_of(const Json& pod, const Json& container) const;
 
   const Options options_;
+  std::vector<std::string> entrypoint_;
   std::map<std::string, Running> running_;  ///< by pod name
   std::string forged_token_;
 };

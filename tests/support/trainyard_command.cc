@@ -19,12 +19,15 @@ constexpr std::chrono::minutes kTraining{3};
 
 }  // namespace
 
-TrainyardCommand::TrainyardCommand(std::filesystem::path folder) : folder_(std::move(folder)) {}
+TrainyardCommand::TrainyardCommand(std::filesystem::path folder, std::filesystem::path program)
+    : folder_(std::move(folder)),
+      program_(program.empty() ? std::filesystem::path(program_path("trainyard"))
+                               : std::move(program)) {}
 
 int TrainyardCommand::run(const std::vector<std::string>& arguments,
                           const std::string& output) const {
   ChildProcess::Spec spec;
-  spec.argv = {program_path("trainyard")};
+  spec.argv = {program_};
   spec.argv.insert(spec.argv.end(), arguments.begin(), arguments.end());
   spec.output = folder_ / output;
   spec.errors = folder_ / (output + "-errors");

@@ -11,8 +11,9 @@ namespace trainyard::testing_support {
 /// `trainyard` as a user runs it on this machine: the measure of what is trained in pods.
 class TrainyardCommand {
  public:
-  /// What it prints and what it trains goes into `folder`.
-  explicit TrainyardCommand(std::filesystem::path folder);
+  /// What it prints and what it trains goes into `folder`. `program`: of another build; empty: that
+  /// of this one.
+  explicit TrainyardCommand(std::filesystem::path folder, std::filesystem::path program = {});
 
   /// Its exit code; -1 where a signal ended it or it took too long. Its output goes into a file of
   /// that name.
@@ -27,6 +28,7 @@ class TrainyardCommand {
 
  private:
   const std::filesystem::path folder_;
+  const std::filesystem::path program_;
 };
 
 }  // namespace trainyard::testing_support

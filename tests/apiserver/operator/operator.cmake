@@ -20,9 +20,8 @@ foreach(name admission budget elastic ending kill kubectl leftover policy)
   trainyard_apiserver_test(operator_${name}_test SOURCES ${here}/${name}_test.cc DEPS operator_test_support)
 endforeach()
 # Real agents and ranks in place of pods' containers.
-trainyard_apiserver_test(operator_stream_test TIMEOUT 600
-  SOURCES ${here}/stream_test.cc ${here}/../../support/pod_runner.cc
-  DEPS operator_test_support)
+trainyard_library(stream_test_support SOURCES ${here}/stream.cc ${here}/../../support/pod_runner.cc DEPS operator_test_support)
+trainyard_apiserver_test(operator_stream_test TIMEOUT 600 SOURCES ${here}/stream_test.cc DEPS stream_test_support)
 add_dependencies(operator_stream_test trainyard trainyard-agent trainyard-worker)
 set_tests_properties(operator_stream_test PROPERTIES PROCESSORS 2) # its ranks compute
 # A fault proxy between the operator and the API server.
@@ -57,6 +56,10 @@ trainyard_test(operator_upheaval_test TIER apiserver WAITS TIMEOUT 600
   SOURCES ${here}/outage_test.cc ${here}/rights_test.cc ${here}/upgrade_test.cc ${here}/upheaval.cc
   DEPS operator_test_support common_io)
 set_tests_properties(operator_upheaval_test PROPERTIES ENVIRONMENT TRAINYARD_TEST_PLANE= RESOURCE_LOCK second_plane)
+# Builds programs of an earlier commit first, and gives its definition to a control plane of its own.
+trainyard_test(operator_earlier_build_test TIER apiserver TIMEOUT 5400 SOURCES ${here}/earlier_build_test.cc DEPS stream_test_support)
+set_tests_properties(operator_earlier_build_test PROPERTIES LABELS "apiserver;long" ENVIRONMENT TRAINYARD_TEST_PLANE= RESOURCE_LOCK second_plane)
+add_dependencies(operator_earlier_build_test trainyard trainyard-agent trainyard-operator trainyard-worker)
 trainyard_apiserver_test(operator_audit_test
   SOURCES ${here}/audit_test.cc
   DEPS operator_test_support)

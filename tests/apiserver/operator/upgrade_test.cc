@@ -1,4 +1,5 @@
-// A definition of TrainingJobs that learns new fields while jobs are stored and run.
+// A definition of TrainingJobs that learns new fields while jobs are stored and run: one that is
+// cut down, and one that an earlier build had.
 #include <algorithm>
 #include <chrono>
 #include <set>
@@ -11,7 +12,9 @@
 
 #include "tests/apiserver/operator/upheaval.h"
 #include "tests/support/audit_log.h"
+#include "tests/support/free_port.h"
 #include "tests/support/paths.h"
+#include "tests/support/tiny_engine.h"
 
 namespace trainyard::apiserver {
 namespace {
@@ -112,6 +115,94 @@ TEST_F(UpgradeTest, StoredJobsGoOnAndHaveTheNewFields) {
   must({"scale", "tj/train", "--replicas=3"});
   ASSERT_TRUE(runs("train", 3, 0));
   EXPECT_TRUE(job_status("train").contains("goodput"));
+}
+
+/// As manifests had them before numerics had defaults of their own: none is named.
+class EarlierDefinitionTest : public UpgradeTest {
+ protected:
+  void apply_earlier_definition() const {
+    must({"replace", "-f",
+          testing_support::source_path("tests/fixtures/formats/crd-02eeba82.yaml")});
+    ASSERT_TRUE(wait_until([&] { return refuses_new_numerics(); }));
+  }
+  /// What the server says of a manifest that names one of the later fields.
+  testing_support::CommandResult try_new_numerics() const {
+    Json job = engine_manifest("tried");
+    job["spec"]["engine"]["numerics"] = {{"keyBlock", 64}};
+    return kubectl_with({"create", "--dry-run=server", "--validate=strict"}, job.dump());
+  }
+  bool takes_new_numerics() const { return try_new_numerics().exit_code == 0; }
+  bool refuses_new_numerics() const {
+    const testing_support::CommandResult tried = try_new_numerics();
+    return tried.exit_code != 0 && tried.errors.find("keyBlock") != std::string::npos;
+  }
+  static Json engine_manifest(const std::string& name) {
+    Json job = job_manifest(name, 2);
+    job["spec"]["engine"] = testing_support::tiny_engine("/data/train", 1000);
+    job["spec"]["checkpointPolicy"] = {
+        {"storage", {{"persistentVolumeClaim", {{"claimName", "ckpt"}}}}}};
+    job["spec"]["failurePolicy"] = {{"backoff", {{"initialSeconds", 0}}}};
+    job["spec"]["template"] = {{"spec", {{"containers", Json::array({{{"name", "trainer"}}})}}}};
+    return job;
+  }
+  /// `numerics` as the ranks of the job's pods read it.
+  Json numerics_of_pods(const std::string& job) const {
+    const Json pod = get({"pod", member(job, 0)});
+    for (const Json& volume : pod["spec"]["volumes"]) {
+      if (!volume.contains("configMap")) continue;
+      const Json map = get({"configmap", volume["configMap"]["name"]});
+      if (map["data"].contains("engine.json"))
+        return Json::parse(map["data"]["engine.json"].get<std::string>())["numerics"];
+    }
+    ADD_FAILURE() << pod["spec"]["volumes"].dump(1);
+    return {};
+  }
+};
+
+TEST_F(EarlierDefinitionTest, ItsJobsRunOnAndRestartUnderTheNewOne) {
+  const std::string port = "127.0.0.1:" + std::to_string(testing_support::free_port());
+  const std::vector<std::string> options = {"--control-bind-address", port,
+                                            "--control-address",      port,
+                                            "--worker-image",         "registry.example/worker:1"};
+  make_claim();
+  apply_earlier_definition();
+  restart_operator({}, options);
+  Json paused = engine_manifest("paused");
+  paused["spec"]["suspend"] = true;
+  for (const Json& job : {engine_manifest("train"), paused})
+    apply(job);
+  ASSERT_TRUE(runs("train", 2, 0));
+  ASSERT_TRUE(reaches("paused", "Suspended"));
+  for (const char* job : {"train", "paused"}) {
+    EXPECT_EQ(get({"tj", job})["spec"]["engine"]["numerics"]["grainTokens"], 128)
+        << "as the server stored what the manifest does not name";
+  }
+  const std::set<std::string> before = names_of_pods("train");
+
+  apply_newest_definition();
+  ASSERT_TRUE(wait_until([&] { return takes_new_numerics(); }));
+  // An upgrade restarts the operator.
+  restart_operator({}, options);
+  for (const Json& job : {engine_manifest("train"), paused}) {
+    apply(job);
+    must_with({"replace"}, job.dump());
+    apply(job);
+  }
+  EXPECT_TRUE(runs("train", 2, 0));
+  EXPECT_EQ(names_of_pods("train"), before);
+  for (const char* job : {"train", "paused"})
+    EXPECT_EQ(get({"tj", job})["spec"]["engine"]["numerics"], Json({{"mode", "Auto"}})) << job;
+
+  must({"delete", "pod", member("train", 1), "--grace-period=0", "--force"});
+  ASSERT_TRUE(runs("train", 2, 1));
+  patch("paused", {{"suspend", false}});
+  ASSERT_TRUE(runs("paused", 2, 0));
+  for (const char* job : {"train", "paused"}) {
+    SCOPED_TRACE(job);
+    EXPECT_EQ(condition(job, "Accepted"), "True");
+    EXPECT_EQ(numerics_of_pods(job), Json::parse(R"({"mode": "Auto"})"))
+        << "so ranks take those of the checkpoint, of whatever build they are";
+  }
 }
 
 }  // namespace
