@@ -26,6 +26,8 @@ struct StageMap {
     return static_cast<int>(std::upper_bound(layer_end.begin(), layer_end.end(), layer) -
                             layer_end.begin());
   }
+  /// Whether a stage has the last layer, in which the loss is.
+  bool has_loss(int stage) const { return stage + 1 == size(); }
   /// Whether a rank receives a stage's input and sends the gradient of it.
   bool has_before(int stage) const { return ranks() > 1 && stage > 0; }
   /// Whether a rank sends a stage's output and receives the gradient of it.

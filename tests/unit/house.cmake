@@ -5,7 +5,8 @@ trainyard_test(layering_test TIER unit
           ${CMAKE_CURRENT_LIST_DIR}/house/layering_test.cc)
 trainyard_test(repository_test TIER unit
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/house/source_tree.cc
-          ${CMAKE_CURRENT_LIST_DIR}/house/repository_test.cc)
+          ${CMAKE_CURRENT_LIST_DIR}/house/repository_test.cc
+          ${CMAKE_CURRENT_LIST_DIR}/house/type_names_test.cc)
 # Who reads the fields of the structs that many rooms share.
 trainyard_test(field_readers_test TIER unit
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/house/source_tree.cc

@@ -223,20 +223,20 @@ Status Interpreter::prepare_micro_batch(int micro_batch) {
 
 Status Interpreter::forward(const Instruction& instruction) {
   Frame& frame = *frame_;
-  const int layer = instruction.layer;
+  const Layer& layer = machine_.model->layers[static_cast<size_t>(instruction.layer)];
   TRAINYARD_TRY(prepare_micro_batch(instruction.micro_batch));
   TRAINYARD_TRY(await_messages(instruction));
-  if (layer + 1 == std::ssize(machine_.model->layers) && machine_.states->at().tp == 0) {
-    // Where the loss is, so that one rank of a pipeline and of a tensor group counts them, and each
-    // context rank those of its positions.
+  if (layer.has_loss() && machine_.states->at().tp == 0) {
+    // One rank of a pipeline and of a tensor group counts them, and each context rank those of its
+    // positions.
     const auto& targets = batch_of(instruction.micro_batch, RowSpace::kShare).targets;
     frame.control.targets += static_cast<int64_t>(
         std::count_if(targets.begin(), targets.end(), [](int32_t t) { return t >= 0; }));
   }
-  const auto nodes =
-      static_cast<int>(machine_.model->layers[static_cast<size_t>(layer)].nodes.size());
-  for (int n = 0; n < nodes; ++n)
-    TRAINYARD_TRY(run_node(instruction.micro_batch, layer, n, InstructionKind::kForward));
+  for (int n = 0; n < std::ssize(layer.nodes); ++n) {
+    TRAINYARD_TRY(
+        run_node(instruction.micro_batch, instruction.layer, n, InstructionKind::kForward));
+  }
   return {};
 }
 
@@ -263,7 +263,7 @@ Status Interpreter::backward(const Instruction& instruction) {
   TRAINYARD_TRY(await_messages(instruction));
   const Layer& of = machine_.model->layers[static_cast<size_t>(layer)];
   const auto& nodes = of.nodes;
-  bool clears = !weights && layer + 1 == std::ssize(machine_.model->layers);
+  bool clears = !weights && of.has_loss();
   for (int n = static_cast<int>(nodes.size()) - 1; n >= 0; --n) {
     const Node& node = nodes[static_cast<size_t>(n)];
     if (weights && node.params.empty()) continue;

@@ -36,7 +36,7 @@ class ActivationTemplate::Builder {
     const layout::Range layers = stages.layers(stage);
     const std::vector<int> recomputed = recomputed_layers(model_, backward_.recompute);
     const StageLayers passes{.layers = layers,
-                             .with_loss = extent_.trains && stage + 1 == stages.size(),
+                             .with_loss = extent_.trains && stages.has_loss(stage),
                              .recomputed = recomputed};
     event_ = 0;
     pass_ends_.clear();

@@ -59,6 +59,9 @@ struct Layer {
   std::vector<Node> nodes;
   int input = -1;   ///< value index; -1 for the first layer
   int output = -1;  ///< value index; -1 for the last layer
+
+  /// Whether it ends in the loss: the last layer of a model alone (layout::StageMap::has_loss()).
+  bool has_loss() const { return output < 0; }
 };
 
 /// A model is a list of layers over shared parameters; a pipeline stage is a range of layers.

@@ -46,9 +46,7 @@ std::vector<bool> cheap_to_write(const Layer& layer) {
 }  // namespace
 
 std::vector<int> recomputed_nodes(const Layer& layer, api::Recompute recompute) {
-  const bool has_loss = std::any_of(layer.nodes.begin(), layer.nodes.end(),
-                                    [](const Node& node) { return node.outputs.empty(); });
-  if (recompute == api::Recompute::kNone || has_loss) return {};
+  if (recompute == api::Recompute::kNone || layer.has_loss()) return {};
   std::vector<bool> wanted = read_in_backward(layer);
   const std::vector<bool> cheap = cheap_to_write(layer);
   std::vector<int> nodes;

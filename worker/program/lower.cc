@@ -81,7 +81,7 @@ class Lowered {
     for (size_t i = 0; i < schedule.size(); ++i) {
       const Pass& pass = schedule[i];
       const layout::Range layers = stages.layers(pass.stage);
-      const bool with_loss = trains && pass.stage + 1 == stages.size();
+      const bool with_loss = trains && stages.has_loss(pass.stage);
       note_begin();
       receive(pass);
       const auto add = [&](std::initializer_list<Kind> kinds) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 
 namespace trainyard::house {
 namespace {
@@ -29,7 +28,9 @@ std::vector<SourceFile> read_source_tree(std::string_view root) {
     // In a linked worktree .git is a file.
     if (!it->is_regular_file() || it->path().filename() == ".git") continue;
     std::ifstream in(it->path(), std::ios::binary);
-    std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+    std::string text(it->file_size(), ' ');
+    in.read(text.data(), static_cast<std::streamsize>(text.size()));
+    text.resize(static_cast<size_t>(in.gcount()));
     if (text.find('\0') != std::string::npos) continue;
     files.push_back({fs::relative(it->path(), root).generic_string(), std::move(text)});
   }

@@ -37,8 +37,8 @@ Status check_reserved(const std::byte* at, const char* what) {
 
 }  // namespace
 
-std::string_view name_of(Channel channel) {
-  return channel == Channel::kControl ? "control" : "data";
+std::string_view name_of(ConnectionKind kind) {
+  return kind == ConnectionKind::kControl ? "control" : "data";
 }
 
 std::array<std::byte, kHelloBytes> encode(const Hello& hello) {
@@ -92,8 +92,8 @@ Result<Hello> decode_hello(std::span<const std::byte, kHelloBytes> wire, uint16_
   const std::byte* at = wire.data();
   TRAINYARD_TRY(check_start(at, kHelloMagic, version, "handshake"));
   const auto channel = get_le<uint8_t>(at + 6);
-  if (channel != static_cast<uint8_t>(Channel::kControl) &&
-      channel != static_cast<uint8_t>(Channel::kData)) {
+  if (channel != static_cast<uint8_t>(ConnectionKind::kControl) &&
+      channel != static_cast<uint8_t>(ConnectionKind::kData)) {
     return Error{ErrorCode::kPeerLost,
                  "handshake: channel " + std::to_string(channel) + " is not known"};
   }
@@ -101,7 +101,7 @@ Result<Hello> decode_hello(std::span<const std::byte, kHelloBytes> wire, uint16_
   if (reserved) return Error{ErrorCode::kPeerLost, "handshake: reserved bytes are not zero"};
   Hello hello;
   hello.version = version;
-  hello.channel = static_cast<Channel>(channel);
+  hello.channel = static_cast<ConnectionKind>(channel);
   std::memcpy(hello.job.data(), at + 8, hello.job.size());
   hello.generation = get_le<int64_t>(at + 24);
   hello.group = get_le<uint64_t>(at + 32);

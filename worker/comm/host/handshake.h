@@ -28,11 +28,11 @@ inline constexpr uint16_t kOpenHandshake = 1;
 inline constexpr uint16_t kKeyedHandshake = 2;
 
 /// What a connection is for.
-enum class Channel : uint8_t {
+enum class ConnectionKind : uint8_t {
   kControl = 1,  ///< news beside the data: abort, goodbye, waiting; for shm also its set-up
   kData = 2,     ///< messages (message.h)
 };
-std::string_view name_of(Channel channel);
+std::string_view name_of(ConnectionKind kind);
 
 /// Why a connection is refused: all that goes over the wire. The values that differ stay with the
 /// rank that refuses.
@@ -56,7 +56,7 @@ std::string_view describe(Refusal refusal);
 /// Sent by the side that connects.
 struct Hello {
   uint16_t version = kOpenHandshake;
-  Channel channel = Channel::kControl;
+  ConnectionKind channel = ConnectionKind::kControl;
   Hash128 job{};  ///< XXH3-128 of the job uid
   int64_t generation = 0;
   uint64_t group = 0;

@@ -47,8 +47,8 @@ void HubState::wake() {
   (void)!::write(wake_.get(), &one, sizeof(one));
 }
 
-UniqueFd HubState::take(uint64_t group, int rank, Channel channel, Clock::time_point deadline) {
-  const Key key{group, static_cast<uint32_t>(rank), static_cast<uint8_t>(channel)};
+UniqueFd HubState::take(uint64_t group, int rank, ConnectionKind kind, Clock::time_point deadline) {
+  const Key key{group, static_cast<uint32_t>(rank), static_cast<uint8_t>(kind)};
   std::unique_lock lock(mutex_);
   accepted_changed_.wait_until(lock, deadline, [&] { return accepted_.contains(key); });
   const auto found = accepted_.find(key);

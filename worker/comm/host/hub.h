@@ -35,7 +35,7 @@ class HubState {
 
   /// Waits at most until `deadline` for a connection that a peer made. An invalid descriptor when
   /// it has not come.
-  UniqueFd take(uint64_t group, int rank, Channel channel,
+  UniqueFd take(uint64_t group, int rank, ConnectionKind kind,
                 std::chrono::steady_clock::time_point deadline);
   /// Reasons for the connections refused so far, for the error of who waits in vain; newest last.
   std::string refusals() const;

@@ -159,10 +159,10 @@ SocketMesh::SocketMesh(Data data, const Options& options, std::vector<SocketAddr
       endpoints_(options.endpoints),
       hub_(std::move(hub)) {}
 
-Hello SocketMesh::hello_of(const GroupIdentity& identity, Channel channel) const {
+Hello SocketMesh::hello_of(const GroupIdentity& identity, ConnectionKind kind) const {
   Hello hello;
   hello.version = identity_.version();
-  hello.channel = channel;
+  hello.channel = kind;
   hello.job = identity_.job;
   hello.generation = identity_.generation;
   hello.group = identity.id;
@@ -179,16 +179,16 @@ Status SocketMesh::dial_higher(const GroupIdentity& identity, Deadline deadline,
   std::vector<UniqueFd*> places;
   for (int member = 0; member < identity.size(); ++member) {
     if (identity.rank_of(member) <= identity.own_rank()) continue;
-    for (const Channel channel : {Channel::kControl, Channel::kData}) {
-      if (channel == Channel::kData && data_ == Data::kMemory) continue;
+    for (const ConnectionKind kind : {ConnectionKind::kControl, ConnectionKind::kData}) {
+      if (kind == ConnectionKind::kData && data_ == Data::kMemory) continue;
       Dial dial;
       dial.rank = identity.rank_of(member);
       dial.address = addresses_[static_cast<size_t>(dial.rank)];
-      dial.hello = hello_of(identity, channel);
+      dial.hello = hello_of(identity, kind);
       dial.hello.target = static_cast<uint32_t>(dial.rank);
       dials.push_back(std::move(dial));
-      auto& of_channel = channel == Channel::kControl ? links.control : links.data;
-      places.push_back(&of_channel[static_cast<size_t>(member)]);
+      auto& of_kind = kind == ConnectionKind::kControl ? links.control : links.data;
+      places.push_back(&of_kind[static_cast<size_t>(member)]);
     }
   }
   std::vector<int> lost;
@@ -215,24 +215,24 @@ Error SocketMesh::nobody_listens(const GroupIdentity& identity, LifeProbe& probe
 
 Status SocketMesh::await_lower(const GroupIdentity& identity, Deadline deadline, Links& links) {
   const auto begin = Clock::now();
-  std::vector<Channel> channels{Channel::kControl};
-  if (data_ == Data::kSockets) channels.push_back(Channel::kData);
+  std::vector<ConnectionKind> kinds{ConnectionKind::kControl};
+  if (data_ == Data::kSockets) kinds.push_back(ConnectionKind::kData);
   std::vector<int> missing;
   LifeProbe probe(addresses_);
   for (int member = 0; member < identity.size(); ++member) {
     const int rank = identity.rank_of(member);
     if (rank >= identity.own_rank()) continue;
-    for (const Channel channel : channels) {
-      auto& of_channel = channel == Channel::kControl ? links.control : links.data;
-      UniqueFd& place = of_channel[static_cast<size_t>(member)];
+    for (const ConnectionKind kind : kinds) {
+      auto& of_kind = kind == ConnectionKind::kControl ? links.control : links.data;
+      UniqueFd& place = of_kind[static_cast<size_t>(member)];
       do {
-        place = hub_->state()->take(identity.id, rank, channel,
+        place = hub_->state()->take(identity.id, rank, kind,
                                     std::min(deadline, Clock::now() + kLookEvery));
         if (place.valid()) break;
         TRAINYARD_TRY(check_connected(identity, links.control));
         // It may have connected and died since, or connected between the two looks.
         if (!probe.gone(rank)) continue;
-        place = hub_->state()->take(identity.id, rank, channel, Clock::now());
+        place = hub_->state()->take(identity.id, rank, kind, Clock::now());
         if (!place.valid()) return nobody_listens(identity, probe, rank);
       } while (!place.valid() && Clock::now() < deadline);
       if (!place.valid()) missing.push_back(rank);
@@ -258,7 +258,8 @@ Result<SocketMesh::Links> SocketMesh::link(const GroupIdentity& identity, Deadli
   for (int member = 0; member < identity.size(); ++member) {
     UniqueFd& place = links.control[static_cast<size_t>(member)];
     if (place.valid() || identity.rank_of(member) >= identity.own_rank()) continue;
-    place = hub_->state()->take(identity.id, identity.rank_of(member), Channel::kControl, told);
+    place =
+        hub_->state()->take(identity.id, identity.rank_of(member), ConnectionKind::kControl, told);
   }
   give_up(links.control, status.error());
   return std::move(status).error();

@@ -44,7 +44,7 @@ class SocketMesh final : public Connector {
   /// The error of a wait for `rank`, whose process is gone.
   Error nobody_listens(const GroupIdentity& identity, LifeProbe& probe, int rank) const;
   Status await_lower(const GroupIdentity& identity, Deadline deadline, Links& links);
-  Hello hello_of(const GroupIdentity& identity, Channel channel) const;
+  Hello hello_of(const GroupIdentity& identity, ConnectionKind kind) const;
   int local_ranks(const GroupIdentity& identity) const;
 
   const Data data_;

@@ -218,7 +218,7 @@ TEST(StrangersTest, WithoutTheKeyOfTheGenerationNothingIsToldAndNobodyIsAccepted
   const UniqueFd fd = hub.connect();
   const auto answer = LoneHub::ask<kWelcomeBytes>(fd, encode(open));
   EXPECT_EQ(decode_welcome(answer, kKeyedHandshake)->refusal, Refusal::kVersion);
-  EXPECT_FALSE(hub.state().take(0, 0, Channel::kControl, Clock::now()).valid());
+  EXPECT_FALSE(hub.state().take(0, 0, ConnectionKind::kControl, Clock::now()).valid());
 }
 
 TEST(StrangersTest, AProofIsGoodForItsOwnConnectionOnly) {
@@ -236,7 +236,7 @@ TEST(StrangersTest, AProofIsGoodForItsOwnConnectionOnly) {
             Refusal::kProof);
   EXPECT_EQ(decode_welcome(LoneHub::ask<kWelcomeBytes>(first, proof), kKeyedHandshake)->refusal,
             Refusal::kNone);
-  EXPECT_TRUE(hub.state().take(0, 0, Channel::kControl, Clock::now() + seconds(60)).valid());
+  EXPECT_TRUE(hub.state().take(0, 0, ConnectionKind::kControl, Clock::now() + seconds(60)).valid());
 }
 
 size_t open_descriptors() {
@@ -359,7 +359,7 @@ class Impostor {
   /// Runs one int64 all-reduce of 100 elements on the real rank while `wire` is what rank 0 sends
   /// on that channel.
   Error error_for(std::span<const std::byte> wire, bool hangs_up = false,
-                  Channel channel = Channel::kData) {
+                  ConnectionKind kind = ConnectionKind::kData) {
     Error error;
     std::thread real([&] {
       auto c = world_.connect(1);
@@ -376,7 +376,7 @@ class Impostor {
       dials[i].address = *parse_address(world_.options[0].endpoints[1].address);
       Hello& hello = dials[i].hello;
       hello.version = kKeyedHandshake;
-      hello.channel = i == 0 ? Channel::kControl : Channel::kData;
+      hello.channel = i == 0 ? ConnectionKind::kControl : ConnectionKind::kData;
       hello.job = xxh3_128(std::as_bytes(std::span(world_.options[0].job_uid)));
       hello.generation = world_.options[0].generation;
       hello.target = 1;
@@ -385,7 +385,7 @@ class Impostor {
     std::vector<int> lost;
     const Status dialled = dial_all(dials, world_.options[0].key, Clock::now() + seconds(60), lost);
     EXPECT_TRUE(dialled.has_value()) << message_of(dialled);
-    const int fd = dials[channel == Channel::kControl ? 0 : 1].fd.get();
+    const int fd = dials[kind == ConnectionKind::kControl ? 0 : 1].fd.get();
     EXPECT_TRUE(write_exactly(fd, wire, Clock::now() + seconds(60)).has_value());
     if (hangs_up) dials.clear();
     real.join();
@@ -481,7 +481,7 @@ TEST(ImpostorTest, WhoWaitsForNobodyOfTheGroupIsLost) {
     ControlFrame frame;
     frame.kind = ControlKind::kWaiting;
     frame.waiting = {.ranks = {nobody}};
-    const Error error = Impostor().error_for(encode(frame), false, Channel::kControl);
+    const Error error = Impostor().error_for(encode(frame), false, ConnectionKind::kControl);
     EXPECT_EQ(error.code, ErrorCode::kPeerLost) << nobody;
     EXPECT_THAT(error.message, AllOf(HasSubstr("rank 0 is lost"),
                                      HasSubstr("waits for rank " + std::to_string(nobody))));

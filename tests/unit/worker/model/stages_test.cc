@@ -15,8 +15,10 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-Model model_of(int64_t layers, int64_t vocab = 1000) {
-  api::ModelSpec spec{.layers = layers, .hidden = 64, .heads = 2, .kv_heads = 2, .ffn = 256};
+Model model_of(int64_t layers, int64_t vocab = 1000,
+               api::ModelFamily family = api::ModelFamily::kGPT2) {
+  api::ModelSpec spec{
+      .family = family, .layers = layers, .hidden = 64, .heads = 2, .kv_heads = 2, .ffn = 256};
   spec.vocab = vocab;
   spec.max_positions = 32;
   return *build_model(spec);
@@ -68,6 +70,21 @@ TEST(StagesTest, HaveTheBlocksThatAreGiven) {
   EXPECT_EQ(cut->layers(1), (layout::Range{2, 5}));
   EXPECT_EQ(cut->stage_of(4), 1);
   EXPECT_EQ(cut->ranks(), 3);
+}
+
+TEST(StagesTest, TheLastLayerOfTheLastHasTheLoss) {
+  for (const auto family : {api::ModelFamily::kGPT2, api::ModelFamily::kQwen3}) {
+    const Model model = model_of(4, 1000, family);
+    const auto cut = cut_stages(model, {.pipeline = 3}, kSample, kSamples);
+    ASSERT_TRUE(cut) << cut.error().message;
+    for (int layer = 0; layer < cut->layers(); ++layer) {
+      const Layer& l = model.layers[static_cast<size_t>(layer)];
+      const int stage = cut->stage_of(layer);
+      const bool is_end = layer + 1 == cut->layers(stage).end;
+      EXPECT_EQ(l.has_loss(), cut->has_loss(stage) && is_end) << layer;
+      EXPECT_EQ(l.has_loss(), l.nodes.back().outputs.empty()) << layer;
+    }
+  }
 }
 
 TEST(StagesTest, AreAtMostAsManyAsLayersWithEmbeddingAndHead) {

@@ -91,7 +91,7 @@ TEST(MessageTest, ASignatureMismatchNamesBothSides) {
 
 TEST(HandshakeTest, HelloAndWelcomeSurviveTheRoundTrip) {
   Hello hello;
-  hello.channel = Channel::kData;
+  hello.channel = ConnectionKind::kData;
   hello.job = xxh3_128({});
   hello.generation = -1;
   hello.group = 1;
