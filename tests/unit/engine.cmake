@@ -6,7 +6,8 @@ trainyard_test(control_group_test TIER unit
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/common/io/control_group_test.cc ${CMAKE_CURRENT_LIST_DIR}/common/io/file_lock_test.cc ${CMAKE_CURRENT_LIST_DIR}/common/io/gpu_files_test.cc ${CMAKE_CURRENT_LIST_DIR}/common/io/input_test.cc ${CMAKE_CURRENT_LIST_DIR}/common/io/memory_facts_test.cc
   DEPS common_io)
 trainyard_test(plan_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/job/plan_test.cc DEPS worker_matrix)
-trainyard_test(job_plan_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/job/job_plan_test.cc DEPS worker_job)
+trainyard_test(job_plan_test TIER unit
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/job/job_plan_test.cc ${CMAKE_CURRENT_LIST_DIR}/worker/job/device_formats_test.cc DEPS worker_job)
 trainyard_test(portable_math_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/common/math/portable_test.cc DEPS common_math)
 trainyard_test(program_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/program/program_test.cc DEPS worker_program)
 trainyard_test(schedules_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/program/schedules_test.cc DEPS worker_program)
@@ -53,6 +54,7 @@ trainyard_test(plan_program_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST
 trainyard_test(trace_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/trace/trace_test.cc
   DEPS worker_trace nlohmann_json::nlohmann_json)
 trainyard_test(agent_link_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/rank/agent_link_test.cc DEPS worker_rank)
+trainyard_test(skipped_steps_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/rank/skipped_steps_test.cc DEPS tests_comm_world worker_rank)
 trainyard_test(fault_plan_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/rank/fault_plan_test.cc DEPS worker_rank)
 trainyard_test(stacks_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/stacks/stacks_test.cc DEPS worker_stacks)
 set_target_properties(stacks_test PROPERTIES ENABLE_EXPORTS ON)

@@ -27,6 +27,7 @@ namespace {
 
 using testing::data_parallel;
 using testing::expect_planned;
+using testing::expect_sent_as_planned;
 using ::testing::HasSubstr;
 using testing::is_for_watchers;
 using testing::is_watched;
@@ -84,7 +85,8 @@ TEST_P(CudaRanksTest, EveryLayoutTrainsToTheBitsOfOneRankInPlannedMemory) {
     ASSERT_TRUE(plan) << plan.error().message;
     with_ranks(layout, [&](const Rank& rank) {
       expect_planned(*plan, rank);
-      const auto trained = train_engine(*rank.engine, steps);
+      const auto trained =
+          train_engine(*rank.engine, steps, expect_sent_as_planned(*plan, rank, steps));
       ASSERT_TRUE(trained) << layout.name << ": " << trained.error().message;
       EXPECT_TRUE(testing_support::same_hash(trained->hash, expected.hash)) << layout.name;
       EXPECT_EQ(trained->losses, expected.losses) << layout.name;

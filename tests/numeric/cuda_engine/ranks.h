@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
+#include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -162,6 +165,42 @@ inline void expect_planned(const MemoryPlan& plan, const Rank& rank) {
   ASSERT_TRUE(world.barrier()->wait());
 }
 
+using BytesByGroup = std::map<std::string, int64_t>;  ///< by SentBytes::group
+
+/// Bytes that a rank has sent so far in each of its groups.
+inline BytesByGroup sent_by(const comm::Groups& groups) {
+  const int here[] = {groups.at.pp};
+  const int ends[] = {0, groups.mesh.pp - 1};
+  const std::pair<const char*, const comm::StepCommunicator*> all[] = {
+      {"world", groups.world},
+      {"shard", groups.shard},
+      {"replica", groups.copies(here)},
+      {"tied", groups.copies(ends)},
+      {"sliced", groups.copies(here, true)},
+      {"tensor", groups.tensor},
+      {"context", groups.context},
+      {"activations", groups.channel(comm::Channel::kActivationOut)},
+      {"gradients", groups.channel(comm::Channel::kGradientOut)}};
+  BytesByGroup sent;
+  for (const auto& [name, group] : all)
+    sent[name] = group == nullptr ? 0 : group->counters().bytes_sent;
+  return sent;
+}
+
+/// Expects that the rank sends in each of its groups what the plan says of `steps` steps. `plan`
+/// and `rank` outlive the hooks.
+inline TrainHooks expect_sent_as_planned(const MemoryPlan& plan, const Rank& rank, int64_t steps) {
+  auto before = std::make_shared<BytesByGroup>();
+  return {.before_steps = [before, &rank] { *before = sent_by(rank.engine->groups()); },
+          .after_steps =
+              [before, &plan, &rank, steps] {
+                BytesByGroup planned = *before;
+                for (const SentBytes& sent : plan.step_of(rank.rank).sent)
+                  planned[std::string(sent.group)] += steps * sent.bytes;
+                EXPECT_EQ(sent_by(rank.engine->groups()), planned) << "rank " << rank.rank;
+              }};
+}
+
 /// What ranks with Fast numerics train to in each layout of `cells`, in planned memory: twice the
 /// same bits, near those of `canonical`, with fewer bytes sent. `with_ranks` runs ranks of a layout
 /// and a spec.
@@ -184,7 +223,8 @@ inline void expect_fast_layouts(
       simt::emulation_options().seed = seed;
       with_ranks(layout, spec, [&](const Rank& rank) {
         expect_planned(plan, rank);
-        const auto trained = train_engine(*rank.engine, steps);
+        const auto trained =
+            train_engine(*rank.engine, steps, expect_sent_as_planned(plan, rank, steps));
         ASSERT_TRUE(trained) << layout.name << ": " << trained.error().message;
         expect_planned(plan, rank);
         if (rank.rank != 0) return;

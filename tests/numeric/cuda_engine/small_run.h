@@ -117,15 +117,26 @@ struct Trained {
   double held_out = 0;
 };
 
+/// Called on each rank where no collective is under way; may be empty.
+struct TrainHooks {
+  std::function<void()> before_steps;  ///< after the weights were gathered
+  std::function<void()> after_steps;   ///< before the state and the held-out windows
+};
+
 /// From fresh weights: losses of `steps` steps, the state after them, and the loss of three
-/// held-out windows. Collective over the engine's ranks. `after_steps`: called before the state and
-/// the held-out windows.
-inline Result<Trained> train_engine(
-    Engine& engine, int64_t steps, const std::function<void()>& after_steps = [] {}) {
+/// held-out windows. Collective over the engine's ranks.
+inline Result<Trained> train_engine(Engine& engine, int64_t steps, const TrainHooks& hooks = {}) {
   const api::EngineSpec& spec = engine.spec();
   const comm::Groups& groups = engine.groups();
   const auto stream = stream_of(spec);
   TRAINYARD_TRY(engine.initialize());
+  const auto call = [&engine](const std::function<void()>& hook) -> Status {
+    if (!hook) return {};
+    TRAINYARD_TRY(engine.settle());
+    hook();
+    return {};
+  };
+  TRAINYARD_TRY(call(hooks.before_steps));
   matrix::StreamBatches batches(stream, spec, groups.data_ranks(), groups.data_rank());
   Trained trained;
   for (int64_t step = 0; step < steps; ++step) {
@@ -133,7 +144,7 @@ inline Result<Trained> train_engine(
     trained.losses.push_back(report.loss);
     trained.norms.push_back(report.gradient_norm);
   }
-  after_steps();
+  TRAINYARD_TRY(call(hooks.after_steps));
   TRAINYARD_ASSIGN(const Hash128 hash, EngineState(engine).hash());
   trained.hash = to_hex(hash);
   api::EngineSpec evaluated = spec;

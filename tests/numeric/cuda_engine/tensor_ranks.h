@@ -2,7 +2,6 @@
 
 #include <functional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -48,17 +47,6 @@ inline api::EngineSpec tensor_spec_of(const Layout& layout, api::NumberFormat co
   return spec;
 }
 
-/// Every rank of the "tensor" or "context" group has sent what the plan says of `steps` steps.
-inline void expect_sent_in_group(const MemoryPlan& plan, const Rank& rank, int64_t steps,
-                                 std::string_view name, const comm::StepCommunicator& group) {
-  int64_t planned = 0;
-  for (const SentBytes& sent : plan.step_of(rank.rank).sent) {
-    if (sent.group == name) planned += sent.bytes;
-  }
-  EXPECT_GT(planned, 0) << name;
-  EXPECT_EQ(steps * planned, group.counters().bytes_sent) << name;
-}
-
 /// Trains in planned memory, with planned bytes sent; what `first` and later ranks have to equal.
 inline void expect_trained(const Layout& layout, const api::EngineSpec& spec, int64_t steps,
                            const WithRanks& with_ranks, Trained& first) {
@@ -66,13 +54,8 @@ inline void expect_trained(const Layout& layout, const api::EngineSpec& spec, in
   const MemoryPlan plan = plan_of(spec, layout);
   with_ranks(layout, spec, [&](const Rank& rank) {
     expect_planned(plan, rank);
-    const auto trained = train_engine(*rank.engine, steps, [&] {
-      const comm::Groups& groups = rank.engine->groups();
-      if (spec.parallelism.tensor > 1)
-        expect_sent_in_group(plan, rank, steps, "tensor", *groups.tensor);
-      if (spec.parallelism.context > 1)
-        expect_sent_in_group(plan, rank, steps, "context", *groups.context);
-    });
+    const auto trained =
+        train_engine(*rank.engine, steps, expect_sent_as_planned(plan, rank, steps));
     ASSERT_TRUE(trained) << layout.name << ": " << trained.error().message;
     expect_planned(plan, rank);
     if (rank.rank == 0 && first.hash.empty()) first = *trained;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <numeric>
 #include <sys/mman.h>
 #include <unistd.h>
 #include <utility>
@@ -10,6 +11,8 @@
 
 #include "common/base/check.h"
 #include "kernels/cpu/cpu_kernel_set.h"
+#include "kernels/head_parts.h"
+#include "tests/unit/worker/device/operation_addresses.h"
 #include "worker/device/cpu_device.h"
 
 namespace trainyard::engine::testing {
@@ -73,6 +76,13 @@ std::byte* GuardedMemory::reachable(std::byte* address) const {
   return address;
 }
 
+bool GuardedMemory::holds(const void* address) const {
+  const std::lock_guard lock(mutex_);
+  return std::ranges::any_of(blocks_, [&](const Block* block) {
+    return block->reachable(static_cast<const std::byte*>(address)) != nullptr;
+  });
+}
+
 void GuardedMemory::set_open(bool open) {
   for (Block* block : blocks_)
     block->set_open(open);
@@ -80,8 +90,29 @@ void GuardedMemory::set_open(bool open) {
 
 namespace {
 
-/// Runs kernels of the processor while the device's memory is open.
-class GuardedKernels final : public kernels::KernelSet {
+/// As HeadParts has it.
+void copy_head_parts(const kernels::HeadParts& p) {
+  int64_t columns = 0;  // of the segments so far
+  const int64_t all = std::accumulate(p.segments.begin(), p.segments.end(), int64_t{0});
+  for (const int64_t segment : p.segments) {
+    const int64_t width = segment / p.ranks;
+    for (int64_t at = 0; at < p.rows * p.ranks; ++at) {
+      const int64_t row = at / p.ranks;
+      const int64_t rank = at % p.ranks;
+      std::byte* const whole =
+          static_cast<std::byte*>(p.whole) + (row * all + columns + rank * width) * p.element_bytes;
+      std::byte* const part = static_cast<std::byte*>(p.parts) +
+                              ((rank * p.rows + row) * all + columns) / p.ranks * p.element_bytes;
+      std::memcpy(p.packs ? part : whole, p.packs ? whole : part,
+                  static_cast<size_t>(width * p.element_bytes));
+    }
+    columns += segment;
+  }
+}
+
+/// Runs kernels of the processor while the device's memory is open. What they are handed has to lie
+/// there.
+class GuardedKernels final : public kernels::KernelSet, public kernels::HeadPartCopies {
  public:
   GuardedKernels(GuardedDevice& device, GuardedMemory& memory)
       : device_(device),
@@ -142,25 +173,37 @@ class GuardedKernels final : public kernels::KernelSet {
     run(&KernelSet::sum_of_squares, p);
   }
   void adamw(std::span<const kernels::AdamW> tensors) override { run(&KernelSet::adamw, tensors); }
+  /// `x` may be host_memory().
   void cast_to_bf16(const float* x, uint16_t* y, int64_t count) override {
-    run(&KernelSet::cast_to_bf16, x, y, count);
+    run_on({y}, [&] { inner_->cast_to_bf16(x, y, count); });
   }
-  void clear(void* data, int64_t bytes) override { run(&KernelSet::clear, data, bytes); }
+  void clear(void* data, int64_t bytes) override {
+    run_on({data}, [&] { inner_->clear(data, bytes); });
+  }
   void copy(const void* from, void* to, int64_t bytes) override {
-    run(&KernelSet::copy, from, to, bytes);
+    run_on({from, to}, [&] { inner_->copy(from, to, bytes); });
+  }
+  void copy(const kernels::HeadParts& p) override {
+    run_on(addresses_of(p), [&] { copy_head_parts(p); });
   }
   void accumulate(const kernels::GradientSum& x, const kernels::GradientSum& sums, int64_t count,
                   bool overwrite) override {
-    run(&KernelSet::accumulate, x, sums, count, overwrite);
+    run_on({x.data(), sums.data()}, [&] { inner_->accumulate(x, sums, count, overwrite); });
   }
   kernels::KernelCounters counters() const override { return inner_->counters(); }
 
  private:
-  template <class... Parameters, class... Arguments>
-  void run(void (KernelSet::*kernel)(Parameters...), const Arguments&... arguments) {
+  template <class Parameter, class Argument>
+  void run(void (KernelSet::*kernel)(Parameter), const Argument& p) {
+    run_on(addresses_of(p), [&] { (inner_.get()->*kernel)(p); });
+  }
+  template <class Kernel>
+  void run_on(const Addresses& addresses, const Kernel& kernel) {
+    for (const void* address : addresses)
+      TRAINYARD_CHECK(address == nullptr || memory_.holds(address));
     device_.flush();
     memory_.set_open(true);
-    (inner_.get()->*kernel)(arguments...);
+    kernel();
     memory_.set_open(false);
   }
 

@@ -23,6 +23,7 @@ class GuardedMemory final : public MemorySource {
   const std::byte* reachable(const std::byte* address) const {
     return reachable(const_cast<std::byte*>(address));
   }
+  bool holds(const void* address) const;
   /// Whether kernels may touch it now.
   void set_open(bool open);
 
@@ -33,7 +34,8 @@ class GuardedMemory final : public MemorySource {
 };
 
 /// A processor that is as far away as a GPU: a host touch of its memory outside of its kernels ends
-/// the process, and copies run no sooner than somebody has to see what they leave.
+/// the process, as does a kernel that is handed other memory, and copies run no sooner than
+/// somebody has to see what they leave.
 class GuardedDevice final : public Device {
  public:
   GuardedDevice();

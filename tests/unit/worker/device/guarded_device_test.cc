@@ -51,7 +51,9 @@ std::vector<matrix::Cell> cells() {
           {.ranks = 4, .micro_sequences = 2, .shard = 2, .zero_stage = 2},
           {.ranks = 4, .micro_sequences = 2, .shard = 1, .zero_stage = 0, .pipeline = 2},
           {.ranks = 2, .micro_sequences = 4, .zero_stage = 3},
-          {.ranks = 2, .micro_sequences = 4, .pipeline = 2, .recompute = api::Recompute::kFull}};
+          {.ranks = 2, .micro_sequences = 4, .pipeline = 2, .recompute = api::Recompute::kFull},
+          {.ranks = 2, .micro_sequences = 4, .tensor = 2},
+          {.ranks = 2, .micro_sequences = 4, .context = 2}};
 }
 
 INSTANTIATE_TEST_SUITE_P(Cells, GuardedDeviceTest, ::testing::ValuesIn(cells()));
@@ -59,7 +61,8 @@ INSTANTIATE_TEST_SUITE_P(Cells, GuardedDeviceTest, ::testing::ValuesIn(cells()))
 TEST_P(GuardedDeviceTest, TrainsToTheBitsOfTheProcessor) {
   const matrix::Cell& cell = GetParam();
   for (const auto compute : {api::NumberFormat::kFP32, api::NumberFormat::kBF16}) {
-    api::EngineSpec spec = matrix::prime_spec(compute);
+    const bool is_divided = cell.tensor > 1 || cell.context > 1;  // within layers
+    api::EngineSpec spec = is_divided ? matrix::context_spec(compute) : matrix::prime_spec(compute);
     const auto stream = matrix::make_token_stream(4096, spec.model.vocab, 99);
     const auto expected = matrix::train_world(spec, {}, kSteps, stream);
     ASSERT_TRUE(expected) << expected.error().message;
@@ -68,6 +71,8 @@ TEST_P(GuardedDeviceTest, TrainsToTheBitsOfTheProcessor) {
     spec.parallelism.shard = cell.shard;
     spec.parallelism.pipeline = cell.pipeline;
     spec.parallelism.recompute = cell.recompute;
+    spec.parallelism.tensor = cell.tensor;
+    spec.parallelism.context = cell.context;
     comm::testing::run_world(comm::TransportKind::kLocal, cell.ranks,
                              [&](comm::Communicator& world) {
                                const auto hash = train_guarded(spec, cell, world, stream);
@@ -85,6 +90,18 @@ TEST(GuardedDeviceDeathTest, AHostTouchEndsTheProcess) {
     block->bytes()[0] = std::byte{1};
   };
   EXPECT_DEATH(touch(), "");
+}
+
+TEST(GuardedDeviceDeathTest, AKernelOnHostMemoryEndsTheProcess) {
+  testing::GuardedDevice device;
+  const auto block = *device.memory().allocate(64);
+  auto* const here = reinterpret_cast<float*>(block->bytes().data());
+  float on_host[4] = {};
+  kernels::KernelSet& kernels = device.kernels();
+  kernels.clear(here, sizeof(on_host));
+  EXPECT_DEATH(kernels.gelu_forward({.count = 4, .x = on_host, .y = here}), "holds");
+  EXPECT_DEATH(kernels.gelu_forward({.count = 4, .x = here, .y = on_host}), "holds");
+  EXPECT_DEATH(kernels.copy(on_host, here, sizeof(on_host)), "holds");
 }
 
 TEST(GuardedCheckpointTest, WhatWasSavedIsLoadedAndSampled) {

@@ -80,6 +80,34 @@ TEST(ActivationTemplateTest, TypesAreThoseOfTheDevice) {
             2 * statistics + (all - 2 * statistics) / 2);
 }
 
+TEST(ActivationTemplateTest, GradientsAndMessagesAreOfTheTypesOfTheDevice) {
+  const Model model = small_model();
+  const layout::StageMap stages{.layer_end = {2, kLayers}};
+  constexpr int64_t kRows = 2 * kTokens;
+  for (int bits = 0; bits < 8; ++bits) {
+    const auto type = [&](int bit) {
+      return (bits >> bit & 1) != 0 ? DType::kBFloat16 : DType::kFloat32;
+    };
+    OpExtent of = extent(true);
+    of.formats = {.compute = type(0), .residual = type(1), .gradient = type(2)};
+    const int64_t compute = kRows * size_of(type(0));
+    const int64_t residual = kRows * size_of(type(1));
+    const int64_t gradient = kRows * size_of(type(2));
+    SCOPED_TRACE(bits);
+    // Weight passes of a block read the gradients of what its products leave (q, k and v, the FFN,
+    // two branches) and of its normed values; the embedding's that of the stream.
+    const int64_t read = (3 * 64 + 256 + 2 * 64) * compute + (2 * 64 + 64) * gradient;
+    const auto first = ActivationTemplate::make(model, stages, 0, of, {});
+    EXPECT_EQ(first.transient_bytes(), read);
+    EXPECT_EQ(first.outgoing_bytes(0), 64 * residual);
+    const auto last = ActivationTemplate::make(model, stages, 1, of, {});
+    EXPECT_EQ(last.outgoing_bytes(1), 64 * gradient);
+    const auto apart = ActivationTemplate::make(model, stages, 0, of, {.weights_apart = true});
+    EXPECT_EQ(apart.owed_bytes(0), read);
+    EXPECT_EQ(apart.transient_bytes(), 256 * gradient) << "of the activation's output";
+  }
+}
+
 /// Works in place; backward reads what it leaves.
 class InPlace final : public Op {
  public:
