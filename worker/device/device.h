@@ -18,6 +18,7 @@
 
 namespace trainyard::engine {
 
+/// How long what a device was given may take, unless the job allows longer stalls.
 inline constexpr std::chrono::minutes kDeviceDeadline{10};
 
 /// The shapes that the kernels of a device take; 0 and empty: any.
@@ -94,7 +95,7 @@ class Device {
   virtual Status wait(std::chrono::milliseconds deadline) = 0;
   /// With deadline().
   Status wait() { return wait(deadline()); }
-  /// Longer than any step of any model takes.
+  /// Longer than any step takes.
   virtual std::chrono::milliseconds deadline() const { return kDeviceDeadline; }
   /// Whether something that was enqueued was not done within a deadline, and still is not as far as
   /// that is known. Memory cannot be freed then, which would wait for it: the process is to end.

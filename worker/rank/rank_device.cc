@@ -1,5 +1,6 @@
 #include "worker/rank/rank_device.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <string>
@@ -59,7 +60,7 @@ Result<api::DeviceKind> agree_on_device(const WantedDevice& wanted, int local_ra
 
 Result<std::unique_ptr<Device>> make_rank_device(
     const api::EngineSpec& spec, int local_rank, int threads, const CudaSupport* cuda,
-    const std::function<void(const std::string& line)>& log) {
+    std::chrono::milliseconds patience, const std::function<void(const std::string& line)>& log) {
   if (spec.device != api::DeviceKind::kCuda)
     return make_cpu_device({.isa = kernel_isa(spec.runtime.isa), .threads = threads});
   TRAINYARD_ASSIGN(const KernelShapes shapes, kernel_shapes(spec));
@@ -69,6 +70,7 @@ Result<std::unique_ptr<Device>> make_rank_device(
                      .host_threads = threads,
                      .shapes = shapes,
                      .graphs = !blocks,
+                     .deadline = std::max<std::chrono::milliseconds>(kDeviceDeadline, patience),
                      .log = log});
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -28,11 +29,12 @@ Result<api::DeviceKind> agree_on_device(const WantedDevice& wanted, int local_ra
 
 /// The device of a rank that computes on `spec.device`, with `threads` of the host. Steps on a GPU
 /// are launched as CUDA graphs unless CUDA_LAUNCH_BLOCKING is set: whoever sets it wants the kernel
-/// that fails, not a graph. `log`: see CudaDeviceOptions. Errors: those of make_cuda_device();
+/// that fails, not a graph. What a GPU was given has hung after `patience`, but not before
+/// kDeviceDeadline. `log`: see CudaDeviceOptions. Errors: those of make_cuda_device();
 /// kInvalidConfig (the model).
 Result<std::unique_ptr<Device>> make_rank_device(
     const api::EngineSpec& spec, int local_rank, int threads, const CudaSupport* cuda,
-    const std::function<void(const std::string& line)>& log);
+    std::chrono::milliseconds patience, const std::function<void(const std::string& line)>& log);
 
 /// Why the GPU of a job with so many ranks launches the kernels of its steps one by one, not as
 /// CUDA graphs. Empty: it launches graphs, or may from the next step on.

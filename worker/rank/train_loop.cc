@@ -118,7 +118,7 @@ class Run {
     TRAINYARD_TRY(check_plan());
     const auto tell = [log = context_.log](const std::string& line) { log->warning(line); };
     TRAINYARD_ASSIGN(device_, make_rank_device(spec_, context_.local_rank, threads_of(context_),
-                                               context_.cuda, tell));
+                                               context_.cuda, context_.peer_timeout, tell));
     TRAINYARD_TRY(move_groups());
     StepObserver observer{.spans = context_.spans};
     observer.on_instruction = [this](int id, const Instruction& instruction, int64_t level) {
@@ -312,7 +312,10 @@ class Run {
     const MonoTime begin = context_.clock->mono();
     pace_.begin(begin);
     work_.begin_step();
-    TRAINYARD_ASSIGN(const StepReport report, engine_->step(*loader_, context_.stop_requested));
+    auto done = engine_->step(*loader_, context_.stop_requested);
+    if (!done)
+      return done.error().with_context("step " + std::to_string(engine_->steps_done() + 1));
+    const StepReport report = *std::move(done);
     const MonoTime end = context_.clock->mono();
     tell_of_graphs();
     pace_.end(end, work_.end_step(end), spec_.batch.global_sequences * spec_.data.sequence_length);

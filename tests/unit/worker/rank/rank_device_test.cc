@@ -1,0 +1,38 @@
+#include "worker/rank/rank_device.h"
+
+#include <chrono>
+#include <memory>
+
+#include <gtest/gtest.h>
+
+namespace trainyard::engine {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::minutes;
+
+milliseconds deadline{};
+
+Result<std::unique_ptr<Device>> keep_deadline(const CudaDeviceOptions& options) {
+  deadline = options.deadline;
+  return Error{ErrorCode::kUnavailable, "no GPU"};
+}
+
+TEST(RankDeviceTest, AGpuHasAsLongAsTheJobAllowsAStall) {
+  const CudaSupport cuda{.make = keep_deadline};
+  api::EngineSpec spec;
+  spec.device = api::DeviceKind::kCuda;
+  spec.model = {.layers = 1, .hidden = 64, .heads = 1, .kv_heads = 1, .ffn = 256};
+  spec.model.vocab = 100;
+  spec.model.max_positions = spec.data.sequence_length = 16;
+  spec.batch = {.global_sequences = 2, .micro_sequences = 1};
+  for (const auto& [patience, expected] :
+       {std::pair(minutes(1), kDeviceDeadline), std::pair(minutes(45), minutes(45))}) {
+    const auto device = make_rank_device(spec, 0, 1, &cuda, patience, {});
+    EXPECT_FALSE(device);
+    EXPECT_EQ(deadline, expected) << device.error().message;
+  }
+}
+
+}  // namespace
+}  // namespace trainyard::engine
