@@ -5,7 +5,7 @@ trainyard_test(last_words_test TIER unit NOT_UNDER address
 trainyard_test(control_group_test TIER unit
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/common/io/control_group_test.cc ${CMAKE_CURRENT_LIST_DIR}/common/io/file_lock_test.cc ${CMAKE_CURRENT_LIST_DIR}/common/io/gpu_files_test.cc ${CMAKE_CURRENT_LIST_DIR}/common/io/input_test.cc ${CMAKE_CURRENT_LIST_DIR}/common/io/memory_facts_test.cc
   DEPS common_io)
-trainyard_test(plan_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/job/plan_test.cc DEPS worker_matrix)
+trainyard_test(plan_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/job/plan_test.cc DEPS worker_matrix)
 trainyard_test(job_plan_test TIER unit
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/job/job_plan_test.cc ${CMAKE_CURRENT_LIST_DIR}/worker/job/device_formats_test.cc DEPS worker_job)
 trainyard_test(portable_math_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/common/math/portable_test.cc DEPS common_math)
