@@ -37,16 +37,29 @@ Attention::Attention(const Open& open, Log log, size_t scratch_max)
   if (library) {
     library_ = *std::move(library);
   } else {
-    give_up(library.error());
+    tell("", library.error());
   }
 }
 
-void Attention::give_up(const Error& reason) {
-  failed_ = true;
+void Attention::tell(const std::string& where, const Error& reason) {
   // A library's words may be many lines.
   std::string words = reason.message.substr(0, kReasonCharactersMax);
   std::replace(words.begin(), words.end(), '\n', ' ');
-  log_("attention runs on Trainyard's own kernels: " + words);
+  log_("attention" + where + " runs on Trainyard's own kernels: " + words);
+}
+
+std::unique_ptr<AttentionLibrary::Plan> Attention::plan_of(const AttentionProblem& problem) {
+  auto plan = library_->plan(problem);
+  if (plan && (*plan)->scratch_bytes() > scratch_max_) {
+    plan = Error{ErrorCode::kUnavailable,
+                 "the library wants " + std::to_string((*plan)->scratch_bytes()) +
+                     " bytes of scratch, planned are " + std::to_string(scratch_max_)};
+  }
+  if (plan) return *std::move(plan);
+  tell(" of " + std::to_string(problem.sequences) + " sequences of " +
+           std::to_string(problem.longest) + " tokens",
+       plan.error());
+  return nullptr;
 }
 
 size_t Attention::prepare(const AttentionProblem& problem) {
@@ -54,21 +67,8 @@ size_t Attention::prepare(const AttentionProblem& problem) {
       static_cast<size_t>(problem.sequences * problem.heads * problem.longest) * sizeof(float);
   if (!uses_library() || problem.needs_own()) return own;
   auto plan = plans_.find(problem);
-  if (plan == plans_.end()) {
-    auto made = library_->plan(problem);
-    if (!made) {
-      give_up(made.error());
-      return own;
-    }
-    if (const size_t wanted = (*made)->scratch_bytes(); wanted > scratch_max_) {
-      give_up({ErrorCode::kUnavailable, "the library wants " + std::to_string(wanted) +
-                                            " bytes of scratch, planned are " +
-                                            std::to_string(scratch_max_)});
-      return own;
-    }
-    plan = plans_.emplace(problem, *std::move(made)).first;
-  }
-  return std::max(own, plan->second->scratch_bytes());
+  if (plan == plans_.end()) plan = plans_.emplace(problem, plan_of(problem)).first;
+  return plan->second == nullptr ? own : std::max(own, plan->second->scratch_bytes());
 }
 
 template <typename P, typename Own, typename OfPlan>
@@ -79,9 +79,11 @@ cudaError_t Attention::run(const P& p, const DeviceRows& rows, const Own& own,
   if (!uses_library() || problem.needs_own()) return own();
   const auto plan = plans_.find(problem);
   if (plan == plans_.end()) return cudaErrorInvalidValue;
+  if (plan->second == nullptr) return own();
   const Status status = of_plan(*plan->second);
   if (status) return cudaSuccess;
-  give_up(status.error());
+  failed_ = true;
+  tell("", status.error());
   return own();
 }
 

@@ -56,15 +56,16 @@ class AttentionLibrary {
   virtual Result<std::unique_ptr<Plan>> plan(const AttentionProblem& problem) = 0;
 };
 
-/// Attention by a library while it works, and by the kernels of kernels/cuda/ops.h from its first
-/// failure on, for all problems: bits then change at most once. Not thread-safe.
+/// Attention by a library, and by the kernels of kernels/cuda/ops.h where it has no plan for a
+/// problem, and for all problems from the first failure of a pass on: bits of a problem change at
+/// most once. Not thread-safe.
 class Attention {
  public:
   using Open = std::function<Result<std::unique_ptr<AttentionLibrary>>()>;
   using Log = std::function<void(const std::string& line)>;
 
-  /// `log` gets one line with the reason when the library fails, be it now or later. So does it
-  /// where the library wants more than `scratch_max` bytes.
+  /// `log` gets one line with the reason when the library fails, be it now or later, and one for
+  /// each problem that it has no plan for: also one that wants more than `scratch_max` bytes.
   Attention(const Open& open, Log log, size_t scratch_max = std::numeric_limits<size_t>::max());
 
   /// Plans a problem, once. The bytes of scratch that both passes want, aligned to 256 bytes; they
@@ -78,17 +79,26 @@ class Attention {
                        cudaStream_t stream);
 
   bool uses_library() const { return library_ != nullptr && !failed_; }
+  /// Of a prepared problem.
+  bool uses_library(const AttentionProblem& problem) const {
+    const auto plan = plans_.find(problem);
+    return uses_library() && plan != plans_.end() && plan->second != nullptr;
+  }
 
  private:
   template <typename P, typename Own, typename OfPlan>
   cudaError_t run(const P& p, const DeviceRows& rows, const Own& own, const OfPlan& of_plan);
-  void give_up(const Error& reason);
+  /// Null where the library has none.
+  std::unique_ptr<AttentionLibrary::Plan> plan_of(const AttentionProblem& problem);
+  /// `where` own kernels run.
+  void tell(const std::string& where, const Error& reason);
 
   Log log_;
   size_t scratch_max_;
   bool failed_ = false;
   /// Kept after a failure, as are its plans: kernels in flight and captured graphs use them.
   std::unique_ptr<AttentionLibrary> library_;
+  /// Null: own kernels.
   std::map<AttentionProblem, std::unique_ptr<AttentionLibrary::Plan>> plans_;
 };
 

@@ -345,7 +345,7 @@ bool CudaKernelSet::is_for_library(const P& p, const cuda::DeviceRows& rows) {
   const cuda::AttentionProblem problem = cuda::problem_of(p, rows);
   if (problem.needs_own()) return false;
   (void)attention_->prepare(problem);  // at its first call alone
-  return attention_->uses_library();
+  return attention_->uses_library(problem);
 }
 
 void CudaKernelSet::attention_forward(const kernels::AttentionForward& p) {

@@ -1,4 +1,5 @@
-// Attention by a library, and the fall back to own kernels from its first failure on.
+// Attention by a library, and the fall back to own kernels for what it has no plan for, and from
+// the first failure of a pass on.
 
 #include <functional>
 #include <string>
@@ -16,17 +17,19 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-enum class Fault { kNone, kOpen, kPlan, kForward, kBackward };
+enum class Fault { kNone, kOpen, kForward, kBackward };
 constexpr size_t kDoubleScratchBytes = size_t{1} << 20U;
 constexpr float kMark = 3.0F;
 
 /// What a double of a library does and has done. Its results are kMark; where it fails, NaN.
 struct DoubleState {
   Fault fault = Fault::kNone;
+  int64_t unplanned = 0;  ///< tokens of sequences that it has no plan for
   int plans = 0, forwards = 0, backwards = 0;
 
-  Status answer(Fault here) const {
-    if (fault != here) return {};
+  Status answer(Fault here) const { return answer(fault == here); }
+  static Status answer(bool fails) {
+    if (!fails) return {};
     return Error{ErrorCode::kUnavailable, "the double\nfails"};
   }
 };
@@ -63,7 +66,7 @@ class DoubleLibrary final : public AttentionLibrary {
   explicit DoubleLibrary(DoubleState& state) : state_(state) {}
   Result<std::unique_ptr<Plan>> plan(const AttentionProblem& problem) override {
     ++state_.plans;
-    TRAINYARD_TRY(state_.answer(Fault::kPlan));
+    TRAINYARD_TRY(DoubleState::answer(problem.longest == state_.unplanned));
     return std::make_unique<DoublePlan>(state_, problem);
   }
 
@@ -180,8 +183,31 @@ TEST_P(CudaAttentionLibraryTest, AWindowIsForOwnKernels) {
   EXPECT_TRUE(attention.uses_library());
 }
 
+TEST_P(CudaAttentionLibraryTest, AProblemWithoutAPlanGetsOwnKernelsAndTheOthersDoNot) {
+  DoubleState state{.unplanned = 9};
+  Attention attention(double_of(state), log());
+  const Vector own = by_own_kernels(problem(9)).d_qkv;
+  for (int times = 0; times < 2; ++times) {
+    EXPECT_EQ(own, by(attention, problem(9)).d_qkv);
+    EXPECT_EQ(kMark, by(attention, problem(20)).d_qkv[0]);
+  }
+  EXPECT_EQ(2, state.plans);
+  EXPECT_EQ(2, state.backwards);
+  EXPECT_FALSE(attention.uses_library(problem(9)));
+  EXPECT_TRUE(attention.uses_library(problem(20)));
+  EXPECT_THAT(lines_, ElementsAre("attention of 2 sequences of 9 tokens runs on Trainyard's own "
+                                  "kernels: the double fails"));
+
+  lines_.clear();
+  Attention small(double_of(state), log(), kDoubleScratchBytes - 1);
+  EXPECT_NE(kMark, by(small, problem(20)).d_qkv[0]);
+  EXPECT_FALSE(small.uses_library(problem(20)));
+  EXPECT_THAT(lines_, ElementsAre(HasSubstr("the library wants 1048576 bytes of scratch, planned "
+                                            "are 1048575")));
+}
+
 TEST_P(CudaAttentionLibraryTest, AFailureGivesOwnResultsFromThenOnAndOneLine) {
-  for (const Fault fault : {Fault::kOpen, Fault::kPlan, Fault::kForward}) {
+  for (const Fault fault : {Fault::kOpen, Fault::kForward}) {
     lines_.clear();
     DoubleState state{.fault = fault};
     Attention attention(double_of(state), log());
