@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -72,7 +73,8 @@ enum class CallFault : uint8_t {
   kNone,
   kError,      ///< the call does nothing and answers with cudaErrorUnknown
   kHang,       ///< the call returns once faults are released, and answers with cudaErrorUnknown
-  kLateError,  ///< what the call enqueued fails when the GPU comes to it, and all after it
+  kLateError,  ///< what the call enqueued fails when the GPU comes to it (cudaErrorLaunchFailure),
+               ///< and all after it
   kNeverDone,  ///< what the call enqueued is not done before faults are released
 };
 /// The fault of one call, and all calls that were seen.
@@ -82,6 +84,7 @@ struct CallFaults {
   std::string function;
   int device = 0;
   int64_t at = 0;
+  std::optional<cudaError_t> error;  ///< that it fails with, in place of those above
 
   // What was seen.
   std::map<std::string, int64_t> calls;     ///< of `device`, by function

@@ -46,3 +46,7 @@ trainyard_test(memory_plan_test TIER process TIMEOUT 600 NOT_UNDER address
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/train/memory_plan_test.cc
   DEPS run_test_support)
 add_dependencies(memory_plan_test trainyard trainyard-worker)
+trainyard_test(gpu_worker_test TIER process TIMEOUT 600 NOT_UNDER thread address
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/train/gpu_worker_test.cc
+  DEPS run_test_support)
+add_dependencies(gpu_worker_test trainyard trainyard-agent gpu_worker_emulated)

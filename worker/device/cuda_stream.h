@@ -113,7 +113,8 @@ class CudaStream {
   std::unique_ptr<CudaSpans> spans_;
 };
 
-/// "CUDA: what: cudaErrorIllegalAddress: an illegal memory access was encountered".
+/// "CUDA: what: cudaErrorIllegalAddress: an illegal memory access was encountered". Codes:
+/// kUnavailable where memory or the hardware is the cause, else kInternal.
 Error cuda_error(const std::string& what, cudaError_t error);
 
 }  // namespace trainyard::engine

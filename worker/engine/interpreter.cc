@@ -88,9 +88,11 @@ Result<ControlWord> Interpreter::run(StepSetup of_run) {
   machine_.device->end_part(status.has_value());
   if (status) status = machine_.device->status();
   if (!status) {
+    const int64_t step = setup.step + (setup.numerics.training ? 1 : 0);
+    const Error error = status.error().with_context("step " + std::to_string(step));
     // Peers may wait for this rank in any group, and this one for them when it goes.
-    machine_.groups->abort(status.error());
-    return status.error();
+    machine_.groups->abort(error);
+    return error;
   }
   return frame.control;
 }

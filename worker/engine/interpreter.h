@@ -72,7 +72,7 @@ struct StepSetup {
   data::MicroBatchSource* batches = nullptr;
   kernels::DeviceFormats formats;
   StepNumerics numerics;  ///< of it targets_of_step divide the gradient, as if all counted
-  int64_t step = 0;       ///< optimizer steps done before; for spans only
+  int64_t step = 0;       ///< optimizer steps done before; for spans and errors
   BatchBounds bounds;
   /// Not owned; null: nobody asks. What it says goes into the control word, as late as can be:
   /// only what the ranks have agreed on ends anything.

@@ -3,10 +3,13 @@
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
+#include <pthread.h>
+#include <signal.h>
 #include <utility>
 
 #include "common/api/decode.h"
 #include "common/io/file.h"
+#include "common/io/open_files.h"
 #include "common/layout/mesh.h"
 #include "common/worker_contract.h"
 #include "worker/comm/factory.h"
@@ -290,9 +293,24 @@ Result<int> train_rank(Logger& log, const Identity& id, AgentLink& link, const C
   return link.stop_requested() ? contract::kExitRetry : contract::kExitPeerLost;
 }
 
+void prepare_process() {
+  // SIGTERM is received by the link's thread alone, as a request to stop at the next step boundary;
+  // SIGINT of a terminal goes to the whole foreground group, and the agent decides what it means.
+  sigset_t blocked;
+  sigemptyset(&blocked);
+  sigaddset(&blocked, SIGTERM);
+  sigaddset(&blocked, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &blocked, nullptr);
+  // A limit on the size of files is a full disk to us: an error of the write, not a reason to die.
+  signal(SIGXFSZ, SIG_IGN);
+  // It has connections to every other rank, up to four each.
+  raise_open_file_limit();
+}
+
 }  // namespace
 
 int run_rank(Logger& log, const CudaSupport* cuda) {
+  prepare_process();
   const Result<Identity> id = read_identity();
   if (!id) {
     log.error(id.error().message);

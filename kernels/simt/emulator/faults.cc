@@ -65,7 +65,7 @@ bool begin_call(const char* function, int device) {
 thread_local int current_device = 0;
 
 cudaError_t error_of(const LibraryCall& call) {
-  return call.fails() ? last_error = cudaErrorUnknown : cudaSuccess;
+  return call.fails() ? last_error = the_faults.error.value_or(cudaErrorUnknown) : cudaSuccess;
 }
 
 void plan_fault(Operation& operation) {
@@ -74,7 +74,8 @@ void plan_fault(Operation& operation) {
   if (fault == CallFault::kNeverDone) operation.waits_for = never;
   if (fault == CallFault::kLateError) {
     operation.run = [what = operation.what] {
-      refuse(cudaErrorLaunchFailure, std::string(what) + " fails, as the test asked", true);
+      refuse(the_faults.error.value_or(cudaErrorLaunchFailure),
+             std::string(what) + " fails, as the test asked", true);
     };
   }
 }

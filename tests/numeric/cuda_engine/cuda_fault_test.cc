@@ -250,6 +250,24 @@ TEST_P(CudaFaultTest, TheFirstFailureIsTheOneThatIsNamed) {
   EXPECT_THAT((*stream)->status().error().message, HasSubstr("CUDA: norm: cudaErrorInvalidValue"));
 }
 
+TEST_P(CudaFaultTest, HardwareAndMemoryAreNoBugs) {
+  for (const cudaError_t error :
+       {cudaErrorDevicesUnavailable, cudaErrorECCUncorrectable, cudaErrorNvlinkUncorrectable,
+        cudaErrorContained, cudaErrorHardwareStackError, cudaErrorSystemNotReady}) {
+    const Error found = cuda_error("gelu", error);
+    EXPECT_EQ(found.code, ErrorCode::kUnavailable) << found.message;
+    EXPECT_THAT(found.message, HasSubstr(cudaGetErrorName(error)));
+    EXPECT_THAT(found.message, HasSubstr("a link is at fault, not the program"));
+  }
+  const Error memory = cuda_error("gelu", cudaErrorMemoryAllocation);
+  EXPECT_EQ(memory.code, ErrorCode::kUnavailable);
+  EXPECT_EQ(memory.message, "CUDA: gelu: cudaErrorMemoryAllocation: out of memory");
+  const Error bug = cuda_error("gelu", cudaErrorIllegalAddress);
+  EXPECT_EQ(bug.code, ErrorCode::kInternal);
+  EXPECT_EQ(bug.message,
+            "CUDA: gelu: cudaErrorIllegalAddress: an illegal memory access was encountered");
+}
+
 TEST_P(CudaFaultTest, CopiesOfAnyMemoryAndSizeRunInOrder) {
   simt::emulation_options().seed = 3;
   with_device(small_spec(GetParam()), [](Device& device) {

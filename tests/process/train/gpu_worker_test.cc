@@ -1,0 +1,133 @@
+// Jobs whose ranks are processes on emulated GPUs: they end, resume and fail as those on CPUs do,
+// and what a GPU fails with decides the class of the failure.
+#include <csignal>
+#include <filesystem>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/paths.h"
+#include "tests/support/run_fixture.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kWorker[] = "gpu_worker_emulated";
+
+class GpuWorkerTest : public testing_support::RunFixture {
+ protected:
+  void SetUp() override { write_job(); }
+
+  void write_job(int ranks = 2, const std::string& device = "Cuda", const std::string& more = "") {
+    write("job.yaml", R"(
+apiVersion: trainyard.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: tiny}
+spec:
+  numNodes: 1
+  numProcPerNode: )" + std::to_string(ranks) +
+                          R"(
+  engine:
+    device: )" + device + R"(
+    model: {family: GPT2, layers: 1, hidden: 64, heads: 1, vocab: 257, maxPositions: 8}
+    data: {tokens: [data/train], sequenceLength: 8}
+    batch: {globalSequences: 2, microSequences: 1}
+    steps: 6
+    runtime: {threads: 1, memoryCheck: Warn}
+  checkpointPolicy: {storage: {persistentVolumeClaim: {claimName: ckpt}}, everySteps: 3}
+  failurePolicy: {backoff: {initialSeconds: 0, maxSeconds: 1})" +
+                          more + "}\n");
+  }
+  std::unique_ptr<testing_support::ChildProcess> run(const std::string& emulation = "{}",
+                                                     Environment more = {},
+                                                     std::vector<std::string> options = {}) {
+    more["TRAINYARD_WORKER"] = testing_support::build_path("gpu/" + std::string(kWorker));
+    more["TRAINYARD_EMULATION"] = emulation;
+    return start(std::move(more), std::move(options));
+  }
+  std::string hash() const { return summary().value("stateHash", "none"); }
+  /// That of a run that nothing happens to; the run directory is removed.
+  std::string hash_of_calm_run() {
+    expect_end(*run(), 0);
+    const std::string found = hash();
+    std::filesystem::remove_all(run_dir());
+    return found;
+  }
+  /// The end of the first generation, after which the job has done its work all the same.
+  Json first_attempt(const std::string& emulation) {
+    expect_end(*run(emulation), 0);
+    EXPECT_EQ(status()["restarts"].value("total", 0), 1);
+    expect_nothing_left();
+    return status()["attempts"][0];
+  }
+};
+
+TEST_F(GpuWorkerTest, AKilledRankIsReplacedAndTheBitsAreTheSame) {
+  const std::string calm = hash_of_calm_run();
+  expect_end(*run("{}", {{"TRAINYARD_FAULT", "1:1:4.3:kill"}}), 0);
+  EXPECT_EQ(hash(), calm);
+  EXPECT_FALSE(status()["progress"].contains("slowestRank")) << "times of enqueueing tell nothing";
+  const Json attempt = status()["attempts"][0];
+  EXPECT_EQ(attempt.value("class", ""), "Infrastructure") << attempt.dump(1);
+  EXPECT_EQ(attempt.value("rank", -1), 1) << attempt.dump(1);
+  expect_nothing_left();
+}
+
+TEST_F(GpuWorkerTest, AStoppedRunResumesOnlyOnAGpu) {
+  write_job(1, "Auto");
+  const std::string calm = hash_of_calm_run();
+  const auto stopped = run("{}", {{"TRAINYARD_FAULT", "0:1:4.3:stop"}});
+  ASSERT_TRUE(wait_until([&] { return step_shown() == 4; })) << output() << errors();
+  stopped->signal(SIGTERM);
+  ASSERT_EQ(running(kWorker).size(), 1U);
+  ::kill(running(kWorker)[0], SIGCONT);
+  expect_end(*stopped, 75);
+
+  expect_end(*run(R"({"devices": 0})"), 64);
+  EXPECT_THAT(output() + errors(), HasSubstr("the run was on a GPU; set engine.device: Cpu"));
+  expect_end(*run("{}", {}, {"--retry"}), 0);
+  EXPECT_EQ(hash(), calm);
+  expect_nothing_left();
+}
+
+TEST_F(GpuWorkerTest, FaultsOfTheHardwareAreNoBugs) {
+  const Json attempt = first_attempt(
+      R"({"rank": 1, "fault": "late", "function": "cudaLaunchKernel", "at": 300, "error": 214})");
+  EXPECT_EQ(attempt.value("class", ""), "Infrastructure") << attempt.dump(1);
+  EXPECT_EQ(attempt.value("exitCode", 0), 75);
+  EXPECT_EQ(attempt.value("rank", -1), 1);
+  EXPECT_THAT(attempt.value("message", ""),
+              ::testing::ContainsRegex("step [0-9]+: .*cudaErrorECCUncorrectable.*the GPU, its "
+                                       "memory or a link is at fault, not the program"));
+}
+
+TEST_F(GpuWorkerTest, AKernelThatFailsIsABug) {
+  const Json attempt = first_attempt(
+      R"({"rank": 0, "fault": "late", "function": "cudaLaunchKernel", "at": 300, "error": 700})");
+  EXPECT_EQ(attempt.value("class", ""), "Application") << attempt.dump(1);
+  EXPECT_EQ(attempt.value("exitCode", 0), 70);
+  EXPECT_THAT(attempt.value("message", ""),
+              ::testing::ContainsRegex("step [0-9]+: .*cudaErrorIllegalAddress"));
+}
+
+TEST_F(GpuWorkerTest, AKernelThatHangsEndsItsRankWithinTheDeadline) {
+  const Json attempt = first_attempt(R"({"deadlineMs": 1500, "fault": "never",
+                                         "function": "cudaLaunchKernel", "at": 300})");
+  EXPECT_EQ(attempt.value("class", ""), "Infrastructure") << attempt.dump(1);
+  EXPECT_EQ(attempt.value("exitCode", 0), 75);
+  EXPECT_THAT(attempt.value("message", ""), HasSubstr("a kernel hangs"));
+}
+
+TEST_F(GpuWorkerTest, MemoryThatIsTooSmallIsNamed) {
+  write_job(1, "Cuda", ", budgets: [{class: Infrastructure, maxRestarts: 0}]");
+  expect_end(*run(R"({"memoryBytes": 100000})"), 1);
+  EXPECT_THAT(status().dump(), HasSubstr("GPU memory: found"));
+  EXPECT_THAT(status().dump(), HasSubstr("`trainyard plan` shows what the job takes"));
+  expect_nothing_left();
+}
+
+}  // namespace
+}  // namespace trainyard
