@@ -58,10 +58,17 @@ Status check_goes_further(const std::filesystem::path& checkpoints) {
           "); put the steps back"};
 }
 
+/// A warning; empty: it fits.
+Result<std::string> fits_here(const engine::MemoryPlan& plan, const api::TrainingJobSpec& job,
+                              const api::EngineSpec& complete) {
+  TRAINYARD_TRY(check_planned(job, plan));
+  return engine::check_memory(plan, {0, api::ranks_of(job)}, complete, engine::memory_room());
+}
+
 }  // namespace
 
 Result<Foreseen> foresee(const api::TrainingJob& job, const std::filesystem::path& run_dir,
-                         bool traces) {
+                         bool traces, int64_t gpus) {
   if (!job.spec.engine) return Foreseen{};
   api::TrainingJobSpec spec = job.spec;
   spec.num_nodes = control::policies::nodes_at_start(spec);
@@ -84,6 +91,9 @@ Result<Foreseen> foresee(const api::TrainingJob& job, const std::filesystem::pat
     TRAINYARD_TRY(engine::check_export_place(*spec.engine, inputs, owner));
   }
   api::EngineSpec complete = *spec.engine;
+  if (complete.device == api::DeviceKind::kAuto) {
+    complete.device = engine::device_of_run(complete, checkpoints).value_or(api::DeviceKind::kAuto);
+  }
   TRAINYARD_TRY(engine::resolve_spec(complete, inputs));
   engine::JobPlace place{
       .ranks = api::ranks_of(spec),
@@ -92,12 +102,12 @@ Result<Foreseen> foresee(const api::TrainingJob& job, const std::filesystem::pat
       .ranks_with_copies = engine::ranks_with_copies(spec),
       .trace_ring_bytes = traces ? trace::Recorder::kRingBytes : 0};
   TRAINYARD_ASSIGN(const engine::MemoryPlan plan, engine::plan_job(complete, place));
-  TRAINYARD_TRY(check_planned(spec, plan));
   Foreseen foreseen{.doubt = "", .cut = cut_text(plan), .bubble = bubble_of(plan), .rates = ""};
   if (result && !over && result->step < complete.steps)
     foreseen.rates = rates_text(complete, result->step);
-  TRAINYARD_ASSIGN(foreseen.doubt, engine::check_memory(plan, {0, api::ranks_of(spec)}, complete,
-                                                        engine::memory_room()));
+  Result<std::string> here = fits_here(plan, spec, complete);
+  if (!here && !engine::may_find_gpus(complete, gpus)) return here.error();
+  foreseen.doubt = here ? *std::move(here) : std::string(engine::kOnCpus) + here.error().message;
   if (!foreseen.doubt.empty()) return foreseen;
   // A limit of pods limits nothing here, and nobody traces there.
   place.trace_ring_bytes = 0;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -17,9 +18,9 @@ struct Foreseen {
   std::string rates;             ///< the learning rates of a complete run that is trained further
 };
 
-/// Of a job that is to run in `run_dir`, with a trace or without. Errors: what its ranks would
-/// refuse, before the run directory says anything of it.
+/// Of a job that is to run in `run_dir`, with a trace or without, on a machine with so many `gpus`.
+/// Errors: what its ranks would refuse, before the run directory says anything of it.
 Result<Foreseen> foresee(const api::TrainingJob& job, const std::filesystem::path& run_dir,
-                         bool traces);
+                         bool traces, int64_t gpus);
 
 }  // namespace trainyard::cli

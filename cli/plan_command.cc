@@ -40,7 +40,8 @@ For each ZeRO stage, shows the memory, FLOPs and bytes sent of the rank that nee
 An asterisk (*) marks the ZeRO stage of the manifest. `plan` allocates no tensors. It reads the data
 only if the manifest does not give the size of the vocabulary. The last lines say whether all ranks
 fit into the memory of this machine, which `trainyard run` also checks. If the manifest has a memory
-limit, they also say whether the ranks of a pod fit into it.
+limit, they also say whether the ranks of a pod fit into it. A job with `device: Auto` is planned
+for CPUs, one with `device: Cuda` for GPUs of any size.
 
 --program simulates and draws one step of one pipeline; only passes take time. F is a forward pass,
 B computes gradients of inputs, W computes gradients of weights, and . is a rank that waits. The

@@ -2,6 +2,7 @@
 #include <cctype>
 #include <map>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "cli/numerics_view.h"
@@ -55,19 +56,22 @@ std::string key_of(std::string_view name) {
   return key;
 }
 
-void add_memory(Writer& out, const engine::RankMemory& rank) {
+void add_memory(Writer& out, const engine::MemoryPlan& plan, int rank) {
+  const engine::RankMemory& memory = plan.ranks()[static_cast<size_t>(rank)];
   out.json.key("bytes");
   out.json.begin_object();
   for (size_t i = 0; i < engine::kMemoryPurposes; ++i)
-    out.integer(key_of(name_of(static_cast<engine::MemoryPurpose>(i))), rank.bytes[i]);
+    out.integer(key_of(name_of(static_cast<engine::MemoryPurpose>(i))), memory.bytes[i]);
   out.json.end_object();
-  out.integer("totalBytes", rank.total());
+  out.integer("totalBytes", memory.total());
+  out.integer("hostBytes", plan.host_bytes(rank));
+  out.integer("gpuBytes", plan.gpu_bytes(rank) + plan.driver_bytes(rank));
 }
 
 void add_stage(Writer& out, const engine::MemoryPlan& plan) {
   const engine::StepCost cost = plan.step_of(plan.largest_rank());
   out.integer("largestRank", plan.largest_rank());
-  add_memory(out, plan.largest());
+  add_memory(out, plan, plan.largest_rank());
   out.integer("bytesSentPerStep", cost.bytes_sent);
   out.integer("flopsPerStep", cost.flops);
   out.integer("recomputeFlopsPerStep", cost.recompute_flops);
@@ -167,12 +171,16 @@ void add_schedule(Writer& out, const engine::MemoryPlan& plan) {
 
 /// What each rank holds, computes and sends; ranks that are alike are one entry.
 void add_ranks(Writer& out, const engine::MemoryPlan& plan) {
-  std::map<std::pair<engine::RankMemory, engine::StepCost>, std::vector<int>> alike;
-  for (int rank = 0; rank < plan.setup().mesh.size(); ++rank)
-    alike[{plan.ranks()[static_cast<size_t>(rank)], plan.step_of(rank)}].push_back(rank);
+  using Figures = std::tuple<engine::RankMemory, int64_t, int64_t, engine::StepCost>;
+  std::map<Figures, std::vector<int>> alike;
+  for (int rank = 0; rank < plan.setup().mesh.size(); ++rank) {
+    alike[{plan.ranks()[static_cast<size_t>(rank)], plan.host_bytes(rank), plan.driver_bytes(rank),
+           plan.step_of(rank)}]
+        .push_back(rank);
+  }
   std::vector<std::pair<const engine::StepCost*, const std::vector<int>*>> groups;
   for (const auto& [what, ranks] : alike)
-    groups.emplace_back(&what.second, &ranks);
+    groups.emplace_back(&std::get<engine::StepCost>(what), &ranks);
   std::sort(groups.begin(), groups.end(),
             [](const auto& a, const auto& b) { return a.second->front() < b.second->front(); });
   out.json.key("rankGroups");
@@ -180,7 +188,7 @@ void add_ranks(Writer& out, const engine::MemoryPlan& plan) {
   for (const auto& [cost, ranks] : groups) {
     out.json.begin_object();
     out.integers("ranks", *ranks);
-    add_memory(out, plan.ranks()[static_cast<size_t>(ranks->front())]);
+    add_memory(out, plan, ranks->front());
     out.integer("flopsPerStep", cost->flops);
     out.integer("recomputeFlopsPerStep", cost->recompute_flops);
     out.integer("bytesSentPerStep", cost->bytes_sent);
@@ -239,6 +247,7 @@ std::string plan_json(const JobPlan& job, std::optional<int> rank) {
   out.integer("publishedStateBytes", kPublishedStateBytes * own.parameters());
   out.integer("ranks", job.ranks);
   out.integer("zeroStage", job.own());
+  out.string("device", api::name_of(job.spec.device));
   out.string("layout", job.layout);
   out.string("documents", api::name_of(job.spec.data.documents));
   write_numerics(out.json, job.spec);

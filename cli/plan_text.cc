@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <numeric>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -43,6 +44,14 @@ double imbalance(const engine::MemoryPlan& plan, const std::vector<double>& shar
   return *std::max_element(by_rank.begin(), by_rank.end()) * stages.ranks();
 }
 
+/// A row of the largest rank's bytes: one of MemoryPlan's functions of a rank.
+std::string size_row(const std::string& name, const JobPlan& job,
+                     int64_t (engine::MemoryPlan::*bytes)(int rank) const) {
+  return row(name, job, [bytes](const engine::MemoryPlan& plan) {
+    return text::size_text((plan.*bytes)(plan.largest_rank()));
+  });
+}
+
 /// All but states in memory, where a job keeps none.
 std::vector<engine::MemoryPurpose> shown_purposes(const JobPlan& job) {
   const bool keeps = std::any_of(job.stages.begin(), job.stages.end(), [](const auto& stage) {
@@ -54,6 +63,42 @@ std::vector<engine::MemoryPurpose> shown_purposes(const JobPlan& job) {
     if (keeps || purpose != engine::MemoryPurpose::kStates) shown.push_back(purpose);
   }
   return shown;
+}
+
+/// The largest rank's bytes by purpose, and their sums by memory.
+std::string memory_rows(const JobPlan& job) {
+  const bool on_gpu = job.spec.device == api::DeviceKind::kCuda;
+  std::string text;
+  bool is_first_of_host = on_gpu;
+  for (const engine::MemoryPurpose purpose : shown_purposes(job)) {
+    if (!is_on_device(purpose) && std::exchange(is_first_of_host, false)) {
+      const bool nccl = job.spec.runtime.transport == api::Transport::kNccl && job.ranks > 1;
+      text +=
+          size_row(nccl ? "  driver and NCCL" : "  driver", job, &engine::MemoryPlan::driver_bytes);
+      text += row("total on its GPU", job, [](const engine::MemoryPlan& plan) {
+        const int rank = plan.largest_rank();
+        return text::size_text(plan.gpu_bytes(rank) + plan.driver_bytes(rank));
+      });
+    }
+    text += row("  " + std::string(name_of(purpose)), job, [&](const engine::MemoryPlan& plan) {
+      return text::size_text(plan.largest().of(purpose));
+    });
+  }
+  if (on_gpu) text += size_row("  pinned for copies", job, &engine::MemoryPlan::pinned_bytes);
+  return text +
+         size_row(on_gpu ? "total on its host" : "total", job, &engine::MemoryPlan::host_bytes);
+}
+
+/// Whether the job fits where it is planned.
+std::string verdict_of(const JobPlan& job) {
+  if (!job.doubt.empty()) return "does not fit: " + job.doubt;
+  const std::string fits = "fits, " + text::size_text(job.room.bytes) + " available";
+  if (job.spec.device != api::DeviceKind::kCuda) return fits;
+  const engine::MemoryPlan& plan = job.own_plan();
+  int64_t most = 0;
+  for (int rank = 0; rank < static_cast<int>(job.ranks); ++rank)
+    most = std::max(most, plan.gpu_bytes(rank) + plan.driver_bytes(rank));
+  return fits + "; each rank also needs a GPU with " + text::size_text(most);
 }
 
 }  // namespace
@@ -115,14 +160,7 @@ std::string plan_text(const JobPlan& job) {
     text += fmt::format("{:>17}", fmt::format("ZeRO {}{}", stage, mark));
   }
   text += "\n";
-  for (const engine::MemoryPurpose purpose : shown_purposes(job)) {
-    text += row("  " + std::string(name_of(purpose)), job, [&](const engine::MemoryPlan& plan) {
-      return text::size_text(plan.largest().of(purpose));
-    });
-  }
-  text += row("total", job, [](const engine::MemoryPlan& plan) {
-    return text::size_text(plan.largest().total());
-  });
+  text += memory_rows(job);
   text += row("sent per step", job, [](const engine::MemoryPlan& plan) {
     return decimal_text(static_cast<double>(plan.step_of(plan.largest_rank()).bytes_sent), "B");
   });
@@ -150,10 +188,7 @@ std::string plan_text(const JobPlan& job) {
     }
   }
   if (!job.sharding_doubt.empty()) text += wrapped("warning: " + job.sharding_doubt, kColumns);
-  const std::string verdict = job.doubt.empty()
-                                  ? "fits, " + text::size_text(job.room.bytes) + " available"
-                                  : "does not fit: " + job.doubt;
-  text += "\n" + wrapped("this machine: " + verdict, kColumns);
+  text += "\n" + wrapped("this machine: " + verdict_of(job), kColumns);
   if (!job.pod_limit) return text;
   return text + wrapped("its pods: " + (job.pod_doubt.empty() ? "fit into their limit of memory, " +
                                                                     text::size_text(*job.pod_limit)

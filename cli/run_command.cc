@@ -361,7 +361,8 @@ Result<int> run_job(const RunOptions& options, CommandContext& context) {
   if (fit) fit = control::local::check_entries(run_options.run_dir);
   Foreseen foreseen;
   if (fit) {
-    Result<Foreseen> checked = foresee(job, run_options.run_dir, options.trace_steps > 0);
+    Result<Foreseen> checked =
+        foresee(job, run_options.run_dir, options.trace_steps > 0, gpus_here());
     if (checked) {
       foreseen = *std::move(checked);
     } else {

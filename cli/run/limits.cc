@@ -143,7 +143,10 @@ Status check_rank_data(const api::TrainingJobSpec& spec, int64_t planned_bytes) 
 
 Status check_planned(const api::TrainingJobSpec& spec, const engine::MemoryPlan& plan) {
   TRAINYARD_TRY(engine::check_file_size(plan));
-  return check_rank_data(spec, plan.largest().total());
+  int64_t most = 0;
+  for (int rank = 0; rank < plan.setup().mesh.size(); ++rank)
+    most = std::max(most, plan.host_bytes(rank));
+  return check_rank_data(spec, most);
 }
 
 std::string doubt_of_cpu_time() {

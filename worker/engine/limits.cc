@@ -237,8 +237,9 @@ Status check_batch(const api::EngineSpec& spec, int64_t data_ranks) {
                      std::to_string(api::grain_sequences_of(spec)) +
                      ", of which globalSequences has " + std::to_string(api::data_ranks_max(spec)) +
                      ", wanted at least one for each of the " + std::to_string(data_ranks) +
-                     " data-parallel ranks; use fewer ranks, a larger batch or, in a new run, a "
-                     "smaller grain"};
+                     " data-parallel ranks; use fewer ranks, globalSequences " +
+                     std::to_string(data_ranks * api::grain_sequences_of(spec)) +
+                     " or, in a new run, a smaller grain"};
   }
   if (partition_of(spec, data_ranks).micro_batches_max() > kMicroBatchesMax) {
     return Error{ErrorCode::kInvalidConfig,

@@ -142,22 +142,22 @@ Result<std::string> check_gpu_memory(const MemoryPlan& plan, const api::EngineSp
                                      int64_t memory_bytes) {
   int rank = 0;
   for (int other = 1; other < static_cast<int>(plan.ranks().size()); ++other) {
-    const auto all_of = [&](int r) { return plan.gpu_bytes(r) + plan.nccl_bytes(r); };
+    const auto all_of = [&](int r) { return plan.gpu_bytes(r) + plan.driver_bytes(r); };
     if (all_of(other) > all_of(rank)) rank = other;
   }
   const RankMemory& most = plan.ranks()[static_cast<size_t>(rank)];
-  const int64_t outside = kGpuContextBytes + plan.nccl_bytes(rank);
+  const int64_t outside = plan.driver_bytes(rank);
   const int64_t needed = plan.gpu_bytes(rank) + outside;
   if (needed <= memory_bytes) return std::string();
   std::string table;
   for (size_t purpose = 0; purpose < kMemoryPurposes; ++purpose) {
     const auto of = static_cast<MemoryPurpose>(purpose);
-    if (of > MemoryPurpose::kKernelScratch || most.of(of) == 0) continue;
+    if (!is_on_device(of) || most.of(of) == 0) continue;
     table += std::string(name_of(of)) + " " + text::size_text(most.of(of)) + ", ";
   }
   const std::string fault =
       "engine.model: found one that needs " + text::size_text(needed) + " on a GPU (" + table +
-      "driver " + (outside > kGpuContextBytes ? "and NCCL " : "") + text::size_text(outside) +
+      "driver " + (plan.nccl_bytes(rank) > 0 ? "and NCCL " : "") + text::size_text(outside) +
       "), wanted at most the " + text::size_text(memory_bytes) +
       " that it has; use a smaller engine.batch.microSequences, or engine.parallelism.recompute: "
       "Selective or Full";

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <string_view>
 
 #include "common/api/engine_spec.h"
 #include "common/api/training_job.h"
@@ -64,6 +65,14 @@ Result<std::string> check_gpu_memory(const MemoryPlan& plan, const api::EngineSp
 /// where it sets a limit: as check_memory. `complete`: the engine that was planned.
 Result<std::string> check_pod_memory(const MemoryPlan& plan, const api::TrainingJobSpec& job,
                                      const api::EngineSpec& complete);
+
+/// Whether ranks of this job compute on CPUs only where they find no GPU, of which they may find
+/// `gpus`: what does not fit on CPUs may fit there.
+inline bool may_find_gpus(const api::EngineSpec& engine, int64_t gpus) {
+  return engine.device == api::DeviceKind::kAuto && gpus > 0;
+}
+/// Begins a warning of what would be refused if they found none.
+inline constexpr std::string_view kOnCpus = "engine.device: Auto, if it chooses Cpu: ";
 
 /// Whether they fit.
 bool fits_pods(const MemoryPlan& plan, const api::TrainingJobSpec& job);

@@ -50,9 +50,10 @@ int64_t RankMemory::total() const {
 }
 
 int64_t RankMemory::engine() const {
-  return of(MemoryPurpose::kWeights) + of(MemoryPurpose::kMasters) + of(MemoryPurpose::kMoments) +
-         of(MemoryPurpose::kGradientSums) + of(MemoryPurpose::kUnitBuffers) +
-         of(MemoryPurpose::kActivations) + of(MemoryPurpose::kKernelScratch);
+  int64_t sum = 0;
+  for (size_t purpose = 0; purpose < kMemoryPurposes; ++purpose)
+    sum += is_on_device(static_cast<MemoryPurpose>(purpose)) ? bytes[purpose] : 0;
+  return sum;
 }
 
 Result<MemoryPlan> MemoryPlan::make(const MemoryPlanSetup& setup) {
@@ -273,6 +274,11 @@ int64_t MemoryPlan::host_bytes(int rank) const {
   return plan.total() - gpu_bytes(rank) + pinned_bytes(rank);
 }
 
+int64_t MemoryPlan::own_bytes(int rank) const {
+  const RankMemory& plan = ranks_[static_cast<size_t>(rank)];
+  return host_bytes(rank) - plan.of(MemoryPurpose::kCommunicator) - plan.of(MemoryPurpose::kStates);
+}
+
 int64_t MemoryPlan::pinned_bytes(int rank) const {
   if (!on_gpu(setup_.spec)) return 0;
   const layout::Coordinate at = coordinate(rank);
@@ -281,6 +287,10 @@ int64_t MemoryPlan::pinned_bytes(int rank) const {
   for (const int members : state_groups(at))
     bytes += comm::staged_bytes(members);
   return bytes;
+}
+
+int64_t MemoryPlan::driver_bytes(int rank) const {
+  return on_gpu(setup_.spec) ? kGpuContextBytes + nccl_bytes(rank) : 0;
 }
 
 int64_t MemoryPlan::nccl_bytes(int rank) const { return nccl_bytes_of(coordinate(rank)); }

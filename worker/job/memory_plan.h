@@ -41,6 +41,11 @@ inline constexpr size_t kMemoryPurposes = 12;
 /// "weights", "master weights" ...: for tables.
 std::string_view name_of(MemoryPurpose purpose);
 
+/// Whether it is in the memory of the rank's device: what Engine::create allocates.
+constexpr bool is_on_device(MemoryPurpose purpose) {
+  return purpose <= MemoryPurpose::kKernelScratch;
+}
+
 /// Memory of a rank's process that belongs to no other purpose: heap, stacks and the 16 MiB in
 /// which pieces of the state pass through host memory (docs/concepts/memory-plan.md).
 inline constexpr int64_t kProcessBytes = int64_t{24} << 20;
@@ -71,10 +76,6 @@ struct RankMemory {
   int64_t total() const;
   /// What Engine::create allocates.
   int64_t engine() const;
-  /// What the process alone occupies: all but shared memory.
-  int64_t own() const {
-    return total() - of(MemoryPurpose::kCommunicator) - of(MemoryPurpose::kStates);
-  }
 };
 
 /// What a rank sends in a step by one operation in one of its groups.
@@ -111,10 +112,13 @@ class MemoryPlan {
   /// What a rank takes of its machine's memory, and of its GPU's: 0 without one.
   int64_t host_bytes(int rank) const;
   int64_t gpu_bytes(int rank) const;
+  /// Of host_bytes(), what the process alone occupies: all but shared memory.
+  int64_t own_bytes(int rank) const;
   /// Of its machine's memory, what the driver of its GPU keeps in place for copies.
   int64_t pinned_bytes(int rank) const;
-  /// Of its GPU's memory, beside gpu_bytes(): what NCCL is taken to hold, where the ranks meet by
-  /// it.
+  /// Of its GPU's memory, beside gpu_bytes(): the driver's, and what NCCL is taken to hold, where
+  /// the ranks meet by it.
+  int64_t driver_bytes(int rank) const;
   int64_t nccl_bytes(int rank) const;
   /// The lowest of the ranks with the most bytes.
   int largest_rank() const;

@@ -19,7 +19,8 @@ std::string capability_text(int64_t capability) {
 }  // namespace
 
 Result<api::DeviceKind> agree_on_device(const WantedDevice& wanted, int local_rank,
-                                        const CudaSupport* cuda, comm::Communicator& world) {
+                                        const CudaSupport* cuda, comm::Communicator& world,
+                                        const std::function<void(const std::string& doubt)>& tell) {
   constexpr char kWasOnGpu[] =
       "the run was on a GPU; set engine.device: Cpu to continue with different bits";
   const bool is_auto = wanted.named == api::DeviceKind::kAuto;
@@ -50,12 +51,33 @@ Result<api::DeviceKind> agree_on_device(const WantedDevice& wanted, int local_ra
     return Error{ErrorCode::kInvalidConfig, std::string(kWasOnGpu) + ": a rank has found no GPU"};
   }
   if (lowest[0] == highest) return kind;
-  if (is_auto && lowest[0] == 0) return api::DeviceKind::kCpu;
+  if (is_auto && lowest[0] == 0) {
+    tell(
+        "engine.device: found Auto, and ranks of which some have no GPU; all compute on CPUs; "
+        "wanted Cuda to refuse that, or Cpu to choose it");
+    return api::DeviceKind::kCpu;
+  }
   return Error{ErrorCode::kInvalidConfig,
                "engine.device: found ranks on GPUs of compute capability " +
                    capability_text(lowest[0]) + " and " + capability_text(highest) +
                    ", wanted one kind of GPU: their sums may differ; let a node selector choose "
                    "one, or use engine.device: Cpu"};
+}
+
+std::string doubt_of_numerics(const api::EngineSpec& spec) {
+  const bool on_gpu = spec.device == api::DeviceKind::kCuda;
+  const api::NumericsSpec& numerics = spec.numerics;
+  std::string fields;
+  const auto add = [&](int64_t value, bool of_gpus, const std::string& field) {
+    if (value == 0 || of_gpus == on_gpu) return;
+    fields += (fields.empty() ? "" : " and ") + field + " (" + std::to_string(value) + ")";
+  };
+  add(numerics.grain_tokens, false, "grainTokens");
+  add(numerics.key_block, false, "keyBlock");
+  add(numerics.grain_sequences, true, "grainSequences");
+  if (fields.empty()) return "";
+  return "engine.numerics: found " + fields + ", which " + (on_gpu ? "GPUs" : "CPUs") +
+         " do not use; engine.device: Auto has chosen " + (on_gpu ? "Cuda" : "Cpu");
 }
 
 Result<std::unique_ptr<Device>> make_rank_device(

@@ -21,11 +21,17 @@ struct WantedDevice {
 };
 
 /// What all ranks of a job compute on: resolve_device(). Auto is what the run has been on so far;
-/// in a new run one rank without a GPU keeps all on processors. Collective over `world`. Errors:
-/// those of resolve_device(); kInvalidConfig where ranks have GPUs of different compute
-/// capabilities, whose sums may differ in their bits; those of the communicator.
+/// in a new run one rank without a GPU keeps all on processors, which `tell` is told where others
+/// have one. Collective over `world`. Errors: those of resolve_device(); kInvalidConfig where ranks
+/// have GPUs of different compute capabilities, whose sums may differ in their bits; those of the
+/// communicator.
 Result<api::DeviceKind> agree_on_device(const WantedDevice& wanted, int local_rank,
-                                        const CudaSupport* cuda, comm::Communicator& world);
+                                        const CudaSupport* cuda, comm::Communicator& world,
+                                        const std::function<void(const std::string& doubt)>& tell);
+
+/// Which of the manifest's numerics do not count on the device that Auto has come to, for people;
+/// empty: all count. `spec`: as the manifest has it, but for the device.
+std::string doubt_of_numerics(const api::EngineSpec& spec);
 
 /// The device of a rank that computes on `spec.device`, with `threads` of the host. Steps on a GPU
 /// are launched as CUDA graphs unless CUDA_LAUNCH_BLOCKING is set: whoever sets it wants the kernel

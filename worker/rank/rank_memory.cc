@@ -50,7 +50,7 @@ Result<std::optional<contract::PeakMemory>> peak_memory(comm::Communicator& worl
   if (*most == 0) return std::optional<contract::PeakMemory>();
   const auto rank = static_cast<size_t>(most - measured.begin());
   return std::optional(contract::PeakMemory{.rank = static_cast<int>(rank),
-                                            .planned_bytes = plan.ranks()[rank].own(),
+                                            .planned_bytes = plan.own_bytes(static_cast<int>(rank)),
                                             .measured_bytes = *most});
 }
 

@@ -97,8 +97,12 @@ class Run {
         goes_on ? context_.checkpoint_root : std::filesystem::path();
     WantedDevice wanted{spec_.device};
     if (wanted.named == api::DeviceKind::kAuto) wanted.recorded = device_of_run(spec_, checkpoints);
+    const auto tell = [this](const std::string& doubt) {
+      if (context_.groups->world->rank() == 0) warn(context_, doubt);
+    };
     TRAINYARD_ASSIGN(spec_.device, agree_on_device(wanted, context_.local_rank, context_.cuda,
-                                                   *context_.groups->world));
+                                                   *context_.groups->world, tell));
+    tell(doubt_of_numerics(spec_));
     TRAINYARD_ASSIGN(inputs_, open_inputs(spec_, checkpoints));
     return {};
   }
@@ -312,14 +316,13 @@ class Run {
     const MonoTime begin = context_.clock->mono();
     pace_.begin(begin);
     work_.begin_step();
-    auto done = engine_->step(*loader_, context_.stop_requested);
-    if (!done)
-      return done.error().with_context("step " + std::to_string(engine_->steps_done() + 1));
-    const StepReport report = *std::move(done);
+    TRAINYARD_ASSIGN(const StepReport report, engine_->step(*loader_, context_.stop_requested));
     const MonoTime end = context_.clock->mono();
     tell_of_graphs();
     pace_.end(end, work_.end_step(end), spec_.batch.global_sequences * spec_.data.sequence_length);
-    context_.progress->work_seconds(pace_.work_seconds());
+    // Of a GPU they are the times in which its work is enqueued.
+    if (spec_.device == api::DeviceKind::kCpu)
+      context_.progress->work_seconds(pace_.work_seconds());
     skipped_.count(engine_->steps_done(), report);
     state_->set_unchanged(skipped_.unchanged());
     // A run whose every step is skipped learns nothing, however long it goes on.

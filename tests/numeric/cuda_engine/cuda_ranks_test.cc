@@ -197,22 +197,29 @@ TEST_P(CudaRanksTest, ARankThatFailsEndsAll) {
 
 TEST_P(CudaRanksTest, RanksAgreeOnWhatTheyComputeOn) {
   const CudaSupport support = {find_cuda_device, make_cuda_device};
+  std::vector<std::string> told(2);
   const auto agree = [&](api::DeviceKind wanted, int gpus,
                          std::vector<std::optional<api::DeviceKind>> recorded = {{}, {}}) {
     simt::emulation_options().devices = gpus;
     std::vector<std::string> found(2);
+    told.assign(2, "");
     comm::testing::run_world(comm::TransportKind::kLocal, 2, [&](comm::Communicator& world) {
-      const auto kind = agree_on_device({wanted, recorded[static_cast<size_t>(world.rank())]},
-                                        world.rank(), &support, world);
-      found[static_cast<size_t>(world.rank())] = !kind ? kind.error().message
-                                                 : *kind == api::DeviceKind::kCuda ? "Cuda"
-                                                                                   : "Cpu";
+      const auto rank = static_cast<size_t>(world.rank());
+      const auto kind =
+          agree_on_device({wanted, recorded[rank]}, world.rank(), &support, world,
+                          [&told, rank](const std::string& doubt) { told[rank] += doubt; });
+      found[rank] = !kind ? kind.error().message : *kind == api::DeviceKind::kCuda ? "Cuda" : "Cpu";
       if (!kind) world.abort(kind.error());
     });
     return found;
   };
   EXPECT_THAT(agree(api::DeviceKind::kAuto, 2), ::testing::Each("Cuda"));
+  EXPECT_THAT(told, ::testing::Each(""));
   EXPECT_THAT(agree(api::DeviceKind::kAuto, 1), ::testing::Each("Cpu"));
+  EXPECT_THAT(told, ::testing::Each(HasSubstr("ranks of which some have no GPU; all compute on "
+                                              "CPUs")));
+  EXPECT_THAT(agree(api::DeviceKind::kAuto, 0), ::testing::Each("Cpu"));
+  EXPECT_THAT(told, ::testing::Each(""));
   EXPECT_THAT(agree(api::DeviceKind::kCuda, 2), ::testing::Each("Cuda"));
   EXPECT_THAT(agree(api::DeviceKind::kCpu, 2), ::testing::Each("Cpu"));
   // A run stays what it is, also where one rank alone can read what that was.
@@ -220,6 +227,7 @@ TEST_P(CudaRanksTest, RanksAgreeOnWhatTheyComputeOn) {
   constexpr auto kCuda = api::DeviceKind::kCuda;
   EXPECT_THAT(agree(api::DeviceKind::kAuto, 2, {kCpu, kCpu}), ::testing::Each("Cpu"));
   EXPECT_THAT(agree(api::DeviceKind::kAuto, 2, {kCpu, {}}), ::testing::Each("Cpu"));
+  EXPECT_THAT(told, ::testing::Each("")) << "nobody expects it to change";
   EXPECT_THAT(agree(api::DeviceKind::kAuto, 2, {kCuda, kCuda}), ::testing::Each("Cuda"));
   EXPECT_THAT(agree(kCuda, 2, {kCpu, kCpu}), ::testing::Each("Cuda"));
   EXPECT_THAT(agree(kCpu, 2, {kCuda, kCuda}), ::testing::Each("Cpu"));
@@ -236,7 +244,7 @@ TEST_P(CudaRanksTest, RanksAgreeOnWhatTheyComputeOn) {
   };
   const CudaSupport mixed = {other, make_cuda_device};
   comm::testing::run_world(comm::TransportKind::kLocal, 2, [&](comm::Communicator& world) {
-    const auto kind = agree_on_device({}, world.rank(), &mixed, world);
+    const auto kind = agree_on_device({}, world.rank(), &mixed, world, {});
     ASSERT_FALSE(kind);
     EXPECT_THAT(kind.error().message, HasSubstr("compute capability 8.0 and 9.0"));
   });

@@ -168,6 +168,47 @@ TEST_F(PlanCommandTest, ShowsAllStagesSideBySide) {
   EXPECT_THAT(out_, HasSubstr("\nthis machine: "));
 }
 
+/// What a GPU's memory holds is not asked of this machine's.
+TEST_F(PlanCommandTest, AJobOnGpusHasTwoSumsOfMemory) {
+  const auto plan_of = [this](const std::string& more, const std::vector<std::string>& options) {
+    std::ofstream(path("gpu.yaml"))
+        << "engine:\n  device: Cuda\n"
+           "  model: {layers: 2, hidden: 128, heads: 2, vocab: 256, maxPositions: 64}\n"
+           "  data: {tokens: [nowhere]}\n  batch: {globalSequences: 8, microSequences: 2}\n"
+           "  steps: 1\n"
+        << more;
+    std::vector<std::string> words = {"plan", path("gpu.yaml"), "--ranks", "4"};
+    words.insert(words.end(), options.begin(), options.end());
+    std::ostringstream out;
+    std::ostringstream err;
+    EXPECT_EQ(run(words, out, err), 0) << err.str();
+    return out.str();
+  };
+  const std::string text = plan_of("", {});
+  EXPECT_THAT(text, HasSubstr("\n  driver                      768.0 MiB  "));
+  EXPECT_THAT(text, HasSubstr("\ntotal on its GPU "));
+  EXPECT_THAT(text, HasSubstr("\n  pinned for copies "));
+  EXPECT_THAT(text, HasSubstr("\ntotal on its host "));
+  EXPECT_THAT(text, Not(HasSubstr("\ntotal  ")));
+  EXPECT_THAT(text, HasSubstr("; each rank also needs a GPU with 8"));
+  EXPECT_THAT(plan_of("  runtime: {transport: Nccl}\n", {}), HasSubstr("\n  driver and NCCL "));
+
+  const auto json = nlohmann::json::parse(plan_of("", {"-o", "json"}));
+  EXPECT_EQ(json["device"], "Cuda");
+  const auto& own = json["stages"][1];
+  int64_t on_gpu = int64_t{768} << 20;
+  int64_t on_host = -own["totalBytes"].get<int64_t>();
+  for (const char* const purpose : {"weights", "masterWeights", "moments", "gradientSums",
+                                    "unitBuffers", "activations", "kernelScratch"}) {
+    on_gpu += own["bytes"][purpose].get<int64_t>();
+    on_host += own["bytes"][purpose].get<int64_t>();
+  }
+  EXPECT_EQ(own["gpuBytes"], on_gpu);
+  // And what is pinned: 12 MiB, and as much as the groups' copies take.
+  EXPECT_GT(own["hostBytes"].get<int64_t>() + on_host, 12 << 20);
+  EXPECT_EQ(json["rankGroups"][0]["gpuBytes"], on_gpu);
+}
+
 TEST_F(PlanCommandTest, TellsProgramsEveryByte) {
   ASSERT_EQ(plan(kSmall, "{globalSequences: 8, microSequences: 2}", {"--ranks", "4", "-o", "json"}),
             0)
@@ -178,6 +219,7 @@ TEST_F(PlanCommandTest, TellsProgramsEveryByte) {
   EXPECT_EQ(json["publishedStateBytes"], 16 * 120'576);
   EXPECT_EQ(json["ranks"], 4);
   EXPECT_EQ(json["zeroStage"], 1);
+  EXPECT_EQ(json["device"], "Auto");
   EXPECT_EQ(json["layout"], "shard 4, ZeRO-1");
   EXPECT_EQ(json["numerics"],
             nlohmann::json::parse(
@@ -189,7 +231,8 @@ TEST_F(PlanCommandTest, TellsProgramsEveryByte) {
     "bytes": {"weights": 61184, "masterWeights": 118784, "moments": 241152, "gradientSums": 241152,
               "unitBuffers": 1209344, "activations": 874496, "kernelScratch": 18874496, "tokenBatches": 4096,
               "checkpointSnapshot": 361728, "statesInMemory": 0, "sharedMemory": 4198400, "process": 25165824},
-    "totalBytes": 51350656, "bytesSentPerStep": 962520, "flopsPerStep": 94371840, "recomputeFlopsPerStep": 0})");
+    "totalBytes": 51350656, "hostBytes": 51350656, "gpuBytes": 0,
+    "bytesSentPerStep": 962520, "flopsPerStep": 94371840, "recomputeFlopsPerStep": 0})");
   EXPECT_EQ(json["stages"][3], expected) << json["stages"][3];
 }
 

@@ -34,5 +34,23 @@ TEST(RankDeviceTest, AGpuHasAsLongAsTheJobAllowsAStall) {
   }
 }
 
+TEST(RankDeviceTest, NumericsThatDoNotCountAreNamed) {
+  api::EngineSpec spec;
+  spec.device = api::DeviceKind::kCuda;
+  EXPECT_EQ(doubt_of_numerics(spec), "");
+  spec.numerics.tensor_chunks = 2;
+  spec.numerics.grain_sequences = 3;
+  EXPECT_EQ(doubt_of_numerics(spec), "");
+  spec.numerics.grain_tokens = 64;
+  spec.numerics.key_block = 16;
+  EXPECT_EQ(doubt_of_numerics(spec),
+            "engine.numerics: found grainTokens (64) and keyBlock (16), which GPUs do not use; "
+            "engine.device: Auto has chosen Cuda");
+  spec.device = api::DeviceKind::kCpu;
+  EXPECT_EQ(doubt_of_numerics(spec),
+            "engine.numerics: found grainSequences (3), which CPUs do not "
+            "use; engine.device: Auto has chosen Cpu");
+}
+
 }  // namespace
 }  // namespace trainyard::engine
