@@ -14,6 +14,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kOwnProgram[] = "/proc/self/exe";
+/// Parts of libc.so.6 since glibc 2.34, which keeps these files for older libraries. The agent
+/// loads none of them, but NVIDIA's libnvidia-ml.so.1, which it opens later, needs them.
+constexpr const char* kFormerLibraries[] = {"libdl.so.2", "libpthread.so.0", "librt.so.1"};
 
 /// What the dynamic loader has put into this process.
 struct Loaded {
@@ -70,7 +73,16 @@ Status install_bundle(const fs::path& folder) {
   }
   TRAINYARD_TRY(copy_program(kOwnProgram, folder / kBundleProgram));
   TRAINYARD_TRY(copy_program(loaded.loader, folder / kBundleLoader));
+  std::set<fs::path> libraries = loaded.libraries;
   for (const fs::path& library : loaded.libraries) {
+    if (library.filename() != "libc.so.6") continue;
+    for (const char* const former : kFormerLibraries) {
+      std::error_code none;
+      const fs::path beside = library.parent_path() / former;
+      if (fs::exists(beside, none)) libraries.insert(beside);
+    }
+  }
+  for (const fs::path& library : libraries) {
     if (library.filename() == loaded.loader.filename()) continue;
     TRAINYARD_TRY(copy_program(library, folder / kBundleLibraries / library.filename()));
   }

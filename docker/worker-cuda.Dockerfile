@@ -20,8 +20,9 @@ LABEL org.opencontainers.image.title="trainyard-worker-cuda" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}" \
       org.opencontainers.image.created="${CREATED}"
-# NVIDIA's libraries of the image. The driver's come from the node: the container runtime mounts what CAPABILITIES names.
-ENV PATH=/usr/bin LD_LIBRARY_PATH=/usr/lib/nvidia NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+# NVIDIA's libraries of the image. The driver's come from the node: the container runtime mounts what CAPABILITIES names,
+# the device plugin of GKE mounts /usr/local/nvidia.
+ENV PATH=/usr/bin LD_LIBRARY_PATH=/usr/lib/nvidia:/usr/local/nvidia/lib64 NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 WORKDIR /tmp
 USER 65532:65532
 ENTRYPOINT ["/usr/bin/trainyard-agent"]

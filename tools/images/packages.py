@@ -29,6 +29,20 @@ def libraries_of(program: pathlib.Path) -> dict:
     return found
 
 
+def former_libraries(libc: pathlib.Path) -> dict:
+    """{name: path} of what glibc 2.34 has merged into libc.so.6 and keeps as files for older libraries, NVIDIA's among them."""
+    found = {name: libc.parent / name for name in ("libdl.so.2", "libpthread.so.0", "librt.so.1")}
+    for path in found.values():
+        if not path.is_file():
+            raise Fault(f"{path} is not there: NVIDIA's libraries need it (package libc6)")
+    return found
+
+
+def needed_by(library: pathlib.Path) -> set:
+    """Names of the libraries that a library asks for itself."""
+    return set(re.findall(r"\(NEEDED\)\s+Shared library: \[(.+)\]", output_of("readelf", "--dynamic", "--wide", str(library))))
+
+
 def owners_of(paths) -> dict:
     """{path: the package that it belongs to}. Debian's merge of /lib into /usr/lib leaves both names about. One question for all
     of them: dpkg reads the lists of every package for each."""

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import struct
 import subprocess
 import tempfile
 
@@ -28,6 +29,16 @@ TEXTS = {
     "etc/passwd": f"root:x:0:0:root:/root:/nonexistent\nnonroot:x:{UID}:{UID}:nonroot:/tmp:/nonexistent\n",
     "etc/group": f"root:x:0:\nnonroot:x:{UID}:\n",
     "etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+}
+
+
+# NVIDIA's container runtime mounts the driver's libraries where Debian's loader looks if it finds etc/debian_version
+# (libnvidia-container), or else lists their folders in etc/ld.so.cache, but only if the image has one (nvidia-ctk).
+FOR_THE_DRIVER = {
+    "etc/debian_version": "12\n",
+    "etc/ld.so.conf": "/usr/local/nvidia/lib64\n/usr/lib/x86_64-linux-gnu\n/usr/lib64\n",
+    # Of no library: glibc's sysdeps/generic/dl-cache.h, struct cache_file_new.
+    "etc/ld.so.cache": struct.pack("<17s3sIIB3xI12x", b"glibc-ld.so.cache", b"1.1", 0, 0, 2, 0),
 }
 
 
@@ -103,6 +114,8 @@ def fill(tree: Tree, image: str, binaries: pathlib.Path) -> dict:
         tree.write(f"usr/bin/{name}", content, 0o755)
         ours[f"/usr/bin/{name}"] = content
         libraries.update(packages.libraries_of(program))
+    if "trainyard-agent" in PROGRAMS[image]:
+        libraries.update(packages.former_libraries(libraries["libc.so.6"]))
     owners = packages.owners_of(libraries.values())
     for name, path in sorted(libraries.items()):
         content = path.read_bytes()
@@ -129,6 +142,11 @@ def fill(tree: Tree, image: str, binaries: pathlib.Path) -> dict:
         tree.write(f"usr/share/doc/{wheel['name']}/License.txt", terms)
         for place, content in contents.items():
             tree.write(place, content, 0o755)
+            if missing := packages.needed_by(out / place) - {pathlib.PurePath(name).name for name in libraries}:
+                raise packages.Fault(f"{place} of {wheel['name']} needs {', '.join(sorted(missing))}, which the image has not")
+    if from_wheels:
+        for path, content in FOR_THE_DRIVER.items():
+            tree.write(path, content)
     tree.write("usr/share/doc/LICENSE", (ROOT / "LICENSE").read_bytes())
     bill = sbom.document(f"trainyard-{image}", version(), epoch(), ours,
                          [(packages.describe(package), contents) for package, contents in shared.items()],

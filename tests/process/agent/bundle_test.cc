@@ -106,6 +106,13 @@ TEST_F(BundleTest, RunsWithoutAnythingOfTheImage) {
   EXPECT_EQ(end->signal, 0);
 }
 
+/// Those of the image are of another libc.
+TEST_F(BundleTest, BringsTheLibrariesThatTheDriversLibraryNeeds) {
+  ASSERT_EQ(install(folder_), 0) << content(scratch_.path() / "errors");
+  for (const char* const name : {"libdl.so.2", "libpthread.so.0", "librt.so.1", "libc.so.6"})
+    EXPECT_TRUE(fs::is_regular_file(folder_ / kBundleLibraries / name)) << name;
+}
+
 /// An image may have every program load a library that is not made for ours.
 TEST_F(BundleTest, LoadsNothingThatTheImageWantsLoaded) {
   ASSERT_EQ(install(folder_), 0) << content(scratch_.path() / "errors");

@@ -65,29 +65,46 @@ class Archive:
             tar.extractall(folder, numeric_owner=True)
 
 
+def library_that_needs(folder, *names):
+    """A shared library, linked against others of these names."""
+    source = folder / "nothing.c"
+    source.write_text("")
+    for name in names:
+        subprocess.run(["cc", "-shared", "-nostdlib", f"-Wl,-soname,{name}", "-o", folder / name, source], check=True)
+    subprocess.run(["cc", "-shared", "-nostdlib", "-Wl,--no-as-needed", "-o", folder / "needs.so", source, *(folder / name for name in names)], check=True)
+    return (folder / "needs.so").read_bytes()
+
+
 class CudaImageTest(unittest.TestCase):
-    """What is in the image for GPUs, with small files in place of NVIDIA's wheels."""
+    """What is in the image for GPUs, with small libraries in place of NVIDIA's, which need what NVIDIA's need."""
+
+    NEEDED = ("libdl.so.2", "libpthread.so.0", "librt.so.1", "libm.so.6", "libgcc_s.so.1", "libstdc++.so.6", "libc.so.6")
 
     def setUp(self):
         scratch = tempfile.TemporaryDirectory()
         self.addCleanup(scratch.cleanup)
         self.folder = pathlib.Path(scratch.name)
+        self.write_wheels(*self.NEEDED)
+        (self.folder / "gpu").mkdir()
+        shutil.copy(binaries / "trainyard-operator", self.folder / "gpu/trainyard-worker-cuda")
+
+    def write_wheels(self, *needed):
+        """Pins wheels whose libraries need others of these names."""
         pins = []
-        os.environ["TRAINYARD_CACHE"] = scratch.name
-        self.addCleanup(os.environ.pop, "TRAINYARD_CACHE")
-        (self.folder / "wheels").mkdir()
+        code = library_that_needs(self.folder, *needed)
+        os.environ["TRAINYARD_CACHE"] = str(self.folder)
+        self.addCleanup(os.environ.pop, "TRAINYARD_CACHE", None)
+        (self.folder / "wheels").mkdir(exist_ok=True)
         for name, (file, _) in wheels.OPENED.items():
             path = self.folder / "wheels" / f"{name.replace('-', '_')}-9.1-py3-none-any.whl"
             with zipfile.ZipFile(path, "w") as wheel:
-                wheel.writestr(file, "code of " + name)
+                wheel.writestr(file, code)
                 wheel.writestr("nvidia/other.so", "what nobody opens")
                 wheel.writestr("x-9.1.dist-info/licenses/License.txt", "terms of " + name)
             pins.append(f"{name}==9.1 --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}")
         requirements, wheels.REQUIREMENTS = wheels.REQUIREMENTS, self.folder / "pins.txt"
         self.addCleanup(setattr, wheels, "REQUIREMENTS", requirements)
         wheels.REQUIREMENTS.write_text("# pins\n" + "\n".join(pins) + "\n")
-        (self.folder / "gpu").mkdir()
-        shutil.copy(binaries / "trainyard-operator", self.folder / "gpu/trainyard-worker-cuda")
 
     def assembled(self):
         programs = self.folder / "programs/bin"
@@ -111,7 +128,33 @@ class CudaImageTest(unittest.TestCase):
         self.assertEqual((root / "usr/bin/trainyard-worker").read_bytes(), rootfs.stripped(self.folder / "gpu/trainyard-worker-cuda"))
         self.assertNotEqual(built, (binaries / "trainyard-worker").read_bytes())
         config = dockerfile.image_config(ROOT / "docker/worker-cuda.Dockerfile", {})
-        self.assertIn(f"LD_LIBRARY_PATH=/{wheels.FOLDER}", config["Env"])
+        self.assertIn(f"LD_LIBRARY_PATH=/{wheels.FOLDER}:/usr/local/nvidia/lib64", config["Env"])
+
+    @unittest.skipUnless(os.geteuid() == 0, "chroot needs root")
+    def test_nvidias_libraries_and_the_drivers_load_in_there(self):
+        """The driver's as NVIDIA's container runtime mounts it, and as the device plugin of GKE does."""
+        root, _ = self.assembled()
+        mounted = ["usr/lib/x86_64-linux-gnu/libcuda.so.1", "usr/local/nvidia/lib64/libcuda.so.1"]
+        for place in mounted:
+            (root / place).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(self.folder / "needs.so", root / place)
+        loader = next(root.glob("usr/lib64/ld-linux*"))
+        for library in ["usr/lib/nvidia/libcublasLt.so.13", "usr/lib/nvidia/libnccl.so.2", *mounted]:
+            listed = run("chroot", "--userspec=65532:65532", root, f"/lib64/{loader.name}", "--list", f"/{library}")
+            self.assertEqual(listed.returncode, 0, library + listed.stdout + listed.stderr)
+            for name in self.NEEDED:
+                self.assertRegex(listed.stdout, rf"{re.escape(name)} => /\S+{re.escape(name)} \(")
+
+    def test_a_library_that_nothing_in_the_image_satisfies_is_refused(self):
+        self.write_wheels(*self.NEEDED, "libelsewhere.so.1")
+        with self.assertRaisesRegex(packages.Fault, "libcublasLt.so.13 of nvidia-cublas needs libelsewhere.so.1, which"):
+            self.assembled()
+
+    def test_the_container_runtime_is_told_where_the_loader_looks(self):
+        root, _ = self.assembled()
+        self.assertTrue((root / "etc/debian_version").read_text().strip())
+        told = run("/sbin/ldconfig", "-p", "-C", root / "etc/ld.so.cache")
+        self.assertEqual((told.returncode, told.stdout.split("\n")[0]), (0, f"0 libs found in cache `{root / 'etc/ld.so.cache'}'"), told.stderr)
 
     def test_without_a_gpu_its_worker_says_in_one_line_what_is_missing(self):
         """In the image's files and environment. Where nvcc has not built the worker for GPUs, the other one takes its place."""
