@@ -235,6 +235,17 @@ void read_place(const json& object, control::ObservedPod& pod) {
   pod.created_generation = 0;
 }
 
+/// What the job's pods need, the GPUs of its ranks included.
+PodNeeds needs_of_pods(const json& template_spec, const api::TrainingJobSpec& job) {
+  PodNeeds needs = needs_of(template_spec);
+  const json& containers = at(template_spec, "containers");
+  const bool has_trainer = containers.is_array() && !containers.empty();
+  const json& trainer = has_trainer ? containers[render::trainer_index(template_spec)] : containers;
+  const int64_t gpus = render::added_gpus(trainer.is_object() ? trainer : json::object(), job);
+  if (gpus > 0) add_to(needs.requests, amounts_of({{api::kGpuResource, gpus}}));
+  return needs;
+}
+
 control::ObservedPod observed_pod(const json& object, const cache::Meta& meta) {
   const json& metadata = at(object, "metadata");
   const json& spec = at(object, "spec");
@@ -295,7 +306,7 @@ Result<JobView> view_of_job(const json& object) {
   metadata.namespace_name = view.meta.ns;
   metadata.uid = view.meta.uid;
   metadata.resource_version = view.meta.resource_version;
-  view.needs = needs_of(at(at(at(object, "spec"), "template"), "spec"));
+  view.needs = needs_of_pods(at(at(at(object, "spec"), "template"), "spec"), view.job.spec);
   const json& generation = at(at(object, "metadata"), "generation");
   if (generation.is_number_integer()) metadata.generation = generation.get<int64_t>();
   return view;

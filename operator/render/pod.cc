@@ -254,15 +254,14 @@ bool asks_for_gpus(const json& trainer) {
                      [](const auto& limit) { return limit.key().starts_with("nvidia.com/"); });
 }
 
-/// A GPU for each rank of an engine that needs them, where the template says nothing of its own.
 /// Returns whether the trainer may have any.
 bool add_gpus(json& spec, json& trainer, const api::TrainingJobSpec& job,
               const PodDefaults& defaults) {
   if (!job.engine || job.engine->device == api::DeviceKind::kCpu) return false;
-  if (!asks_for_gpus(trainer)) {
-    if (job.engine->device != api::DeviceKind::kCuda) return false;
-    object_part(object_part(trainer, "resources"), "limits")[api::kGpuResource] =
-        api::ranks_per_node(job);
+  if (const int64_t added = added_gpus(trainer, job); added > 0) {
+    object_part(object_part(trainer, "resources"), "limits")[api::kGpuResource] = added;
+  } else if (!asks_for_gpus(trainer)) {
+    return false;
   }
   if (!defaults.gpu_runtime_class.empty() && !names(spec, "runtimeClassName")) {
     spec["runtimeClassName"] = defaults.gpu_runtime_class;
@@ -328,6 +327,11 @@ size_t trainer_index(const json& pod_spec) {
     }
   }
   return 0;
+}
+
+int64_t added_gpus(const json& trainer, const api::TrainingJobSpec& job) {
+  const bool wants = job.engine && job.engine->device == api::DeviceKind::kCuda;
+  return wants && !asks_for_gpus(trainer) ? api::ranks_per_node(job) : 0;
 }
 
 json render_pod(const api::ObjectMeta& job, const api::TrainingJobSpec& spec,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include <nlohmann/json_fwd.hpp>
@@ -22,5 +23,9 @@ nlohmann::json member_labels(int node_index);
 
 /// Index in spec.containers of the container whose exit ends the pod: `trainer`, else the first.
 size_t trainer_index(const nlohmann::json& pod_spec);
+
+/// GPUs that the trainer of a pod gets beyond what its template asks for: one for each rank of an
+/// engine on `device: Cuda` where the template asks for none in any way.
+int64_t added_gpus(const nlohmann::json& trainer, const api::TrainingJobSpec& job);
 
 }  // namespace trainyard::render

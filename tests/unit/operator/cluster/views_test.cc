@@ -326,6 +326,31 @@ TEST(JobViewTest, ReadsAStoredJob) {
   EXPECT_EQ(job->job.status.membership.generation, 5);
 }
 
+/// The operator adds them to pods whose template names none: a node without them has no room.
+TEST(JobViewTest, TheGpusOfItsRanksAreAmongWhatItsPodsNeed) {
+  const auto gpus = [](const std::string& device, const std::string& containers) {
+    const auto job = view_of_job(json::parse(R"({"apiVersion":"trainyard.dev/v1alpha1",
+        "kind":"TrainingJob","metadata":{"name":"a","namespace":"ns","uid":"u","resourceVersion":"9"},
+        "spec":{"numProcPerNode":4,"engine":{"device":")" +
+                                             device + R"(","model":{"family":"GPT2","layers":1,
+        "hidden":64,"heads":1,"vocab":100,"maxPositions":16},"data":{"tokens":["/d"],
+        "sequenceLength":16},"batch":{"globalSequences":4},"steps":1},
+        "template":{"spec":{)" + containers + "}}}}"));
+    EXPECT_THAT(job->faults, IsEmpty());
+    const auto found = job->needs.requests.find("nvidia.com/gpu");
+    return found == job->needs.requests.end() ? 0 : found->second / 1000;
+  };
+  constexpr char kNone[] = R"("containers":[{"name":"trainer"}])";
+  EXPECT_EQ(gpus("Cuda", kNone), 4);
+  EXPECT_EQ(gpus("Cuda", R"("nodeSelector":{})"), 4);
+  EXPECT_EQ(gpus("Cpu", kNone), 0);
+  EXPECT_EQ(gpus("Auto", kNone), 0);
+  EXPECT_EQ(gpus("Cuda", R"("containers":[{"name":"side"},{"name":"trainer",
+      "resources":{"limits":{"nvidia.com/gpu":4}}}])"),
+            4)
+      << "the template's, once";
+}
+
 /// Else its status would be written again and again: what was written would never be seen.
 TEST(JobViewTest, ASpecThatCannotBeReadCostsTheJobNoStatus) {
   json object = json::parse(R"({"apiVersion":"trainyard.dev/v1alpha1",
