@@ -54,6 +54,7 @@ struct StagedCommunicator::Job {
   std::function<WorkPtr(std::span<std::byte> data, std::span<const int64_t> counts)> start;
   engine::CopyRange stays = {};  // copied within the device
   std::unique_ptr<engine::CopyStream::Moment> moment = nullptr;
+  int64_t place = 0;  ///< see DeviceWaits
   std::shared_ptr<Done> done = nullptr;
 
   int64_t bytes() const {
@@ -88,19 +89,22 @@ std::vector<StagedCommunicator::Part> StagedCommunicator::parts_of(std::span<std
 }
 
 Result<std::unique_ptr<StepCommunicator>> StagedCommunicator::make(Communicator& host,
-                                                                   engine::Device& device) {
+                                                                   engine::Device& device,
+                                                                   DeviceWaits* waits) {
   TRAINYARD_ASSIGN(auto copies, device.copy_stream());
   TRAINYARD_ASSIGN(auto memory, device.host_memory().allocate(staged_bytes(host.size())));
   return std::unique_ptr<StepCommunicator>(
-      new StagedCommunicator(host, std::move(copies), std::move(memory)));
+      new StagedCommunicator(host, std::move(copies), std::move(memory), waits));
 }
 
 StagedCommunicator::StagedCommunicator(Communicator& host,
                                        std::unique_ptr<engine::CopyStream> copies,
-                                       std::unique_ptr<engine::MemoryBlock> memory)
+                                       std::unique_ptr<engine::MemoryBlock> memory,
+                                       DeviceWaits* waits)
     : host_(host),
       copies_(std::move(copies)),
       memory_(std::move(memory)),
+      waits_(waits),
       thread_([this](const std::stop_token& stop) { work(stop); }) {}
 
 /// What has not begun never will.
@@ -222,6 +226,7 @@ WorkPtr StagedCommunicator::enqueue(Job job) {
     return done;
   }
   job.moment = *std::move(moment);
+  if (waits_ != nullptr) job.place = waits_->place();
   const std::lock_guard lock(mutex_);
   jobs_.push_back(std::move(job));
   changed_.notify_all();
@@ -312,7 +317,11 @@ Status StagedCommunicator::copy(const Piece& piece, std::byte* memory, bool from
     memory += bytes;
   }
   if (from_device && piece.is_first && job.stays.bytes > 0) ranges.push_back(job.stays);
-  return ranges.empty() ? Status() : copies_->copy(ranges, aborted_.get_token());
+  if (ranges.empty()) return {};
+  if (waits_ != nullptr) waits_->waits_for_device(job.place, true);
+  Status copied = copies_->copy(ranges, aborted_.get_token());
+  if (waits_ != nullptr) waits_->waits_for_device(job.place, false);
+  return copied;
 }
 
 }  // namespace trainyard::comm

@@ -17,6 +17,17 @@ inline constexpr int64_t kStagedPieceBytes = int64_t{4} << 20;
 /// Pinned host memory of a group of so many ranks.
 constexpr int64_t staged_bytes(int ranks) { return ranks > 1 ? 2 * kStagedPieceBytes : 0; }
 
+/// Is told where a rank's device is behind the thread that enqueues: nobody else is to blame for an
+/// operation that the device has not come to.
+class DeviceWaits {
+ public:
+  virtual ~DeviceWaits() = default;
+  /// The place in logical time that the rank's thread has come to. Called on that thread.
+  virtual int64_t place() const = 0;
+  /// An operation of that place begins to wait for the device, or (false) ends to. Thread-safe.
+  virtual void waits_for_device(int64_t place, bool waits) = 0;
+};
+
 /// Operations in the memory of a device by those of a group in the memory of the host: data pass
 /// through pinned host memory in pieces, of which one is copied while another is on its way. What
 /// is enqueued on the device before a call comes before the operation; when its Work has been
@@ -26,9 +37,10 @@ constexpr int64_t staged_bytes(int ranks) { return ranks > 1 ? 2 * kStagedPieceB
 /// One thread of its own, which alone uses the host group. Work::cancel() has no effect.
 class StagedCommunicator final : public StepCommunicator {
  public:
-  /// `host` and `device` are not owned; the device is one whose memory host code cannot reach.
-  /// Errors: those of the device's memory and copy stream.
-  static Result<std::unique_ptr<StepCommunicator>> make(Communicator& host, engine::Device& device);
+  /// `host`, `device` and `waits` (may be null) are not owned; the device is one whose memory host
+  /// code cannot reach. Errors: those of the device's memory and copy stream.
+  static Result<std::unique_ptr<StepCommunicator>> make(Communicator& host, engine::Device& device,
+                                                        DeviceWaits* waits = nullptr);
   ~StagedCommunicator() override;
 
   int rank() const override { return host_.rank(); }
@@ -55,7 +67,7 @@ class StagedCommunicator final : public StepCommunicator {
   struct Piece;
 
   StagedCommunicator(Communicator& host, std::unique_ptr<engine::CopyStream> copies,
-                     std::unique_ptr<engine::MemoryBlock> memory);
+                     std::unique_ptr<engine::MemoryBlock> memory, DeviceWaits* waits);
   static std::vector<Part> parts_of(std::span<std::byte> data, std::span<const int64_t> counts,
                                     DType dtype);
   WorkPtr enqueue(Job job);
@@ -67,6 +79,7 @@ class StagedCommunicator final : public StepCommunicator {
   Communicator& host_;
   std::unique_ptr<engine::CopyStream> copies_;
   std::unique_ptr<engine::MemoryBlock> memory_;
+  DeviceWaits* waits_;
   std::stop_source aborted_;
   std::mutex mutex_;
   std::condition_variable_any changed_;

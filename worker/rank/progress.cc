@@ -1,5 +1,6 @@
 #include "worker/rank/progress.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <limits>
 #include <utility>
@@ -73,12 +74,35 @@ void Progress::position(const contract::InstructionName& name) {
 }
 
 void Progress::level(int64_t level) {
+  const std::lock_guard lock(behind_->mutex);
   level_ = level;
-  waits(false);
+  waits_ = false;
+  store_arrivals();
 }
 
 void Progress::waits(bool waits) {
-  page_->position.arrivals.store(2 * level_ + (waits ? 1 : 0), kRelaxed);
+  const std::lock_guard lock(behind_->mutex);
+  waits_ = waits;
+  store_arrivals();
+}
+
+void Progress::waits_for_device(int64_t place, bool waits) {
+  const std::lock_guard lock(behind_->mutex);
+  std::vector<int64_t>& places = behind_->places;
+  if (waits) {
+    places.push_back(place);
+  } else {
+    places.erase(std::find(places.begin(), places.end(), place));
+  }
+  store_arrivals();
+}
+
+/// Under the lock.
+void Progress::store_arrivals() {
+  int64_t arrivals = 2 * level_ + (waits_ ? 1 : 0);
+  for (const int64_t place : behind_->places)
+    arrivals = std::min(arrivals, 2 * place);
+  page_->position.arrivals.store(arrivals, kRelaxed);
 }
 
 void Progress::work_seconds(double seconds) {

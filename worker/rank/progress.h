@@ -1,12 +1,16 @@
 #pragma once
 
 #include <array>
+#include <memory>
+#include <mutex>
 #include <sys/mman.h>
 #include <utility>
+#include <vector>
 
 #include "common/base/error.h"
 #include "common/base/time.h"
 #include "common/worker_contract.h"
+#include "worker/comm/staged_communicator.h"
 #include "worker/rank/fault_plan.h"
 
 namespace trainyard::engine {
@@ -20,18 +24,20 @@ struct StepProgress {
 };
 
 /// Writes the ProgressPage that the supervisor reads: plain stores, no system call.
-class Progress {
+class Progress final : public comm::DeviceWaits {
  public:
   /// Maps the page behind `fd` (kEnvProgressFd), or a private page when fd < 0. Errors: kIo.
   static Result<Progress> map(int fd);
   Progress(Progress&& other) noexcept
       : page_(std::exchange(other.page_, nullptr)),
         level_(other.level_),
+        waits_(other.waits_),
+        behind_(std::move(other.behind_)),
         faults_(std::move(other.faults_)) {}
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
   Progress& operator=(Progress&&) = delete;
-  ~Progress();
+  ~Progress() override;
 
   /// Faults that happen at the places this is told of.
   void set_faults(FaultPlan faults) { faults_ = std::move(faults); }
@@ -46,6 +52,9 @@ class Progress {
   /// Whether it waits for other ranks: then it is later than ranks at the same level that do not,
   /// for which it may wait there.
   void waits(bool waits);
+  int64_t place() const override { return level_; }
+  /// As long as its device has not come to an operation, the rank is no later than that one.
+  void waits_for_device(int64_t place, bool waits) override;
   /// Waits for other ranks outside of programs, as long as it lives. Not nested.
   class Waiting {
    public:
@@ -76,8 +85,17 @@ class Progress {
 
  private:
   explicit Progress(contract::ProgressPage* page) : page_(page) {}
+  void store_arrivals();
+
   contract::ProgressPage* page_;
   int64_t level_ = 1;  ///< as that of the first instruction
+  bool waits_ = false;
+  /// Places of operations that wait for the device.
+  struct Behind {
+    std::mutex mutex;
+    std::vector<int64_t> places;
+  };
+  std::unique_ptr<Behind> behind_ = std::make_unique<Behind>();
   FaultPlan faults_;
 };
 

@@ -90,9 +90,11 @@ struct Rank {
   Engine* engine = nullptr;
 };
 
-/// Ranks that meet through the memory of their host.
+/// Ranks that meet through the memory of their host. `waits`: who is told of waits for the GPU of a
+/// rank; may be empty.
 inline void with_staged_ranks(const Layout& layout, const api::EngineSpec& spec,
-                              const std::function<void(const Rank&)>& use) {
+                              const std::function<void(const Rank&)>& use,
+                              const std::function<comm::DeviceWaits*(int rank)>& waits = {}) {
   simt::emulation_options().devices = layout.ranks;
   comm::testing::run_world(
       comm::TransportKind::kLocal, layout.ranks, [&](comm::Communicator& world) {
@@ -101,7 +103,8 @@ inline void with_staged_ranks(const Layout& layout, const api::EngineSpec& spec,
         const auto device = cuda_device(spec, world.rank());
         ASSERT_TRUE(device) << device.error().message;
         const auto groups = host->on_device([&](comm::Communicator& group, comm::GroupUse) {
-          return comm::StagedCommunicator::make(group, **device);
+          return comm::StagedCommunicator::make(group, **device,
+                                                waits ? waits(world.rank()) : nullptr);
         });
         ASSERT_TRUE(groups) << groups.error().message;
         const auto engine = Engine::create(

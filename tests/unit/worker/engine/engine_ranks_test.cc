@@ -15,17 +15,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "agent/progress_page.h"
 #include "tests/comm/worker/comm/world.h"
+#include "tests/support/progress_pages.h"
 #include "worker/device/cpu_device.h"
 #include "worker/engine/engine.h"
 #include "worker/matrix/world.h"
-#include "worker/rank/progress.h"
 
 namespace trainyard::engine {
 namespace {
 
 using ::testing::HasSubstr;
+using testing_support::is_first;
+using testing_support::ProgressPages;
 
 /// Much longer than any wait here that ends in order.
 constexpr std::chrono::seconds kDeadline{90};
@@ -120,36 +121,6 @@ TEST(EngineRanksTest, AnEvaluationThatOneStageIsAskedToStopEndsOnAll) {
   });
 }
 
-/// What the ranks' agents read of where these stand.
-class Pages {
- public:
-  explicit Pages(int ranks) {
-    for (int rank = 0; rank < ranks; ++rank) {
-      pages_.push_back(*agent::SharedProgressPage::create());
-      progress_.push_back(*Progress::map(pages_.back().fd()));
-    }
-  }
-  Progress& of(int rank) { return progress_[static_cast<size_t>(rank)]; }
-
-  std::vector<int64_t> arrivals() const {
-    std::vector<int64_t> all;
-    for (const agent::SharedProgressPage& page : pages_)
-      all.push_back(page.page().position.arrivals.load());
-    return all;
-  }
-
- private:
-  std::vector<agent::SharedProgressPage> pages_;
-  std::vector<Progress> progress_;
-};
-
-/// Whether `hung` is before all others.
-bool is_first(const std::vector<int64_t>& arrivals, int hung) {
-  const int64_t its = arrivals[static_cast<size_t>(hung)];
-  return std::count_if(arrivals.begin(), arrivals.end(),
-                       [&](int64_t others) { return others <= its; }) == 1;
-}
-
 /// A step, which the weights are gathered for, a snapshot and two pieces of an evaluation.
 void run_programs(const api::EngineSpec& spec, comm::Groups& groups, Engine& engine,
                   Progress& progress) {
@@ -204,7 +175,7 @@ TEST(EngineRanksTest, ARankThatHangsIsTheFirstInLogicalTimeInEveryInstruction) {
     for (int hung = 0; hung < mesh.size(); ++hung) {
       SCOPED_TRACE("pipeline " + std::to_string(mesh.pp) + ", ZeRO " + std::to_string(stage) +
                    ", rank " + std::to_string(hung) + " of " + std::to_string(mesh.size()));
-      Pages pages(mesh.size());
+      ProgressPages pages(mesh.size());
       std::set<InstructionKind> hung_in;
       std::string missed;
       for_each_rank(spec, mesh, [&](comm::Groups& groups, Engine& engine) {
