@@ -79,7 +79,7 @@ class Attention {
                        cudaStream_t stream);
 
   bool uses_library() const { return library_ != nullptr && !failed_; }
-  /// Of a prepared problem.
+  /// Whether a prepared problem is computed by it.
   bool uses_library(const AttentionProblem& problem) const {
     const auto plan = plans_.find(problem);
     return uses_library() && plan != plans_.end() && plan->second != nullptr;

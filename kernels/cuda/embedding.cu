@@ -118,6 +118,11 @@ struct RowsOfPosition {
     return at >= 0 && at < sequence.length ? sequence.begin + at : -1;
   }
 };
+/// The operation with the rows that the device reads, as one parameter: nvcc keeps no copy in
+/// registers of one that has more than 128 bytes.
+struct Gradients : EmbeddingBackward {
+  DeviceRows on_device;
+};
 /// Eight columns of to[target] += the sum of `rows`. kLines threads of a block take every kLines-th
 /// row each, with kThreads / kLines threads side by side; all of them call this.
 template <typename T, bool kAligned, int kLines, typename Rows>
@@ -143,7 +148,7 @@ __device__ inline void add_rows(const EmbeddingBackward& p, const Rows& rows, co
       const int64_t row = rows.row(k);
       if (row < 0) continue;
       float dy[kVector];
-      load8<kAligned>(static_cast<const T*>(p.dy) + row * p.width, i, p.width, dy);
+      load8<kAligned>(static_cast<const T*>(p.dy.data) + row * p.width, i, p.width, dy);
 #pragma unroll
       for (int j = 0; j < kVector; ++j)
         sums[j] += to_fixed(dy[j], fixed, fits);
@@ -177,9 +182,9 @@ __device__ inline void add_rows(const EmbeddingBackward& p, const Rows& rows, co
 /// A warp has 256 columns of a token.
 template <typename T, bool kAligned>
 __global__ void __launch_bounds__(kThreads, sizeof(T) == 2 && kAligned ? 4 : 3)
-    token_sums_kernel(EmbeddingBackward p, TokenRows r, FixedPoint fixed) {
+    token_sums_kernel(Gradients p, TokenRows r, FixedPoint fixed) {
   const int64_t token = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
-  if (token >= p.vocab) return;
+  if (token >= p.held.count) return;
   const unsigned count = r.counts[token];
   if (count == 0 || count > kFewRows) return;
   const int64_t i = (static_cast<int64_t>(blockIdx.y) * 32 + threadIdx.x % 32) * kVector;
@@ -191,7 +196,7 @@ constexpr int kFrequentLines = 32;
 constexpr int kFrequentColumns = kThreads / kFrequentLines;
 template <typename T, bool kAligned>
 __global__ void __launch_bounds__(kThreads)
-    frequent_token_sums_kernel(EmbeddingBackward p, TokenRows r, FixedPoint fixed) {
+    frequent_token_sums_kernel(Gradients p, TokenRows r, FixedPoint fixed) {
   if (blockIdx.x >= *r.frequent) return;
   const int64_t token = r.frequent[1 + blockIdx.x];
   const int64_t i =
@@ -203,13 +208,12 @@ __global__ void __launch_bounds__(kThreads)
 }
 /// A block has 256 columns of a position.
 template <typename T, bool kAligned>
-__global__ void __launch_bounds__(kThreads)
-    position_sums_kernel(EmbeddingBackward p, FixedPoint fixed) {
+__global__ void __launch_bounds__(kThreads) position_sums_kernel(Gradients p, FixedPoint fixed) {
   const int64_t position = blockIdx.x;
   const int64_t i = (static_cast<int64_t>(blockIdx.y) * 32 + threadIdx.x % 32) * kVector;
-  add_rows<T, kAligned, kWarps>(p,
-                                RowsOfPosition{p.rows.sequences, p.rows.sequences_count, position},
-                                p.d_wpe, position, i, static_cast<int>(threadIdx.x) / 32, fixed);
+  add_rows<T, kAligned, kWarps>(
+      p, RowsOfPosition{p.on_device.sequences, p.on_device.sequences_count, position}, p.d_wpe,
+      position, i, static_cast<int>(threadIdx.x) / 32, fixed);
 }
 
 }  // namespace
@@ -230,54 +234,56 @@ cudaError_t embedding_forward(const EmbeddingForward& p, const DeviceRows& rows,
 namespace {
 
 /// Lists the rows of each token that the table has.
-cudaError_t list_rows(const EmbeddingBackward& p, const TokenRows& r, cudaStream_t stream) {
-  const HeldTokens tokens{p.tokens, p.first_token, p.vocab};
-  const dim3 by_row(blocks_for(p.rows.count, kThreads));
-  const dim3 by_token(blocks_for(p.vocab, kThreads));
+cudaError_t list_rows(const HeldTokens& tokens, int64_t rows, const TokenRows& r,
+                      cudaStream_t stream) {
+  const dim3 by_row(blocks_for(rows, kThreads));
+  const dim3 by_token(blocks_for(tokens.count, kThreads));
   cudaError_t error =
-      simt::launch(clear_counts_kernel, by_token, dim3(kThreads), 0, stream, r, p.vocab);
+      simt::launch(clear_counts_kernel, by_token, dim3(kThreads), 0, stream, r, tokens.count);
   if (error != cudaSuccess) return error;
-  error =
-      simt::launch(count_tokens_kernel, by_row, dim3(kThreads), 0, stream, r, tokens, p.rows.count);
+  error = simt::launch(count_tokens_kernel, by_row, dim3(kThreads), 0, stream, r, tokens, rows);
   if (error != cudaSuccess) return error;
-  error = simt::launch(place_tokens_kernel, by_token, dim3(kThreads), 0, stream, r, p.vocab);
+  error = simt::launch(place_tokens_kernel, by_token, dim3(kThreads), 0, stream, r, tokens.count);
   if (error != cudaSuccess) return error;
-  return simt::launch(list_rows_kernel, by_row, dim3(kThreads), 0, stream, r, tokens, p.rows.count);
+  return simt::launch(list_rows_kernel, by_row, dim3(kThreads), 0, stream, r, tokens, rows);
 }
 
 }  // namespace
 
-cudaError_t embedding_backward(const EmbeddingBackward& p, cudaStream_t stream) {
+cudaError_t embedding_backward(const EmbeddingBackward& p, const DeviceRows& rows,
+                               int64_t positions, int32_t* scratch, cudaStream_t stream) {
   const bool has_positions = p.d_wpe.is_set();
-  const bool has_tokens = p.vocab > 0;
-  const int64_t rows = p.rows.count;
-  if (rows <= 0 || p.width <= 0 || p.vocab < 0 || !(has_tokens || has_positions) ||
-      (has_positions && p.positions <= 0)) {
+  const bool has_tokens = p.held.count > 0;
+  if (rows.count <= 0 || p.width <= 0 || p.held.count < 0 || p.held.count > 0x7fffffff ||
+      !(has_tokens || has_positions) || (has_positions && positions <= 0)) {
     return cudaErrorInvalidValue;
   }
-  const TokenRows r(p.scratch, rows, p.vocab);
+  const TokenRows r(scratch, rows.count, p.held.count);
   if (has_tokens) {
-    const cudaError_t error = list_rows(p, r, stream);
+    const cudaError_t error =
+        list_rows({p.tokens, p.held.first, p.held.count}, rows.count, r, stream);
     if (error != cudaSuccess) return error;
   }
   const unsigned wide = blocks_for(p.width, int64_t{32} * kVector);
-  const FixedPoint fixed = fixed_point(p.rounding);
-  return by_type(p.type, p.width, [&]<typename T, bool kAligned>() {
+  const FixedPoint fixed = fixed_point({p.quantum_log2, p.partials, p.overflow});
+  const Gradients of{p, rows};
+  return by_type(p.dy.type, p.width, [&]<typename T, bool kAligned>() {
     cudaError_t sums = cudaSuccess;
     if (has_tokens) {
-      sums = simt::launch(token_sums_kernel<T, kAligned>, dim3(blocks_for(p.vocab, kWarps), wide),
-                          dim3(kThreads), 0, stream, p, r, fixed);
+      sums =
+          simt::launch(token_sums_kernel<T, kAligned>, dim3(blocks_for(p.held.count, kWarps), wide),
+                       dim3(kThreads), 0, stream, of, r, fixed);
     }
-    if (sums == cudaSuccess && has_tokens && rows > kFewRows) {
-      const dim3 blocks(static_cast<unsigned>(rows / kFewRows),
+    if (sums == cudaSuccess && has_tokens && rows.count > kFewRows) {
+      const dim3 blocks(static_cast<unsigned>(rows.count / kFewRows),
                         blocks_for(p.width, int64_t{kFrequentColumns} * kVector));
       sums = simt::launch(frequent_token_sums_kernel<T, kAligned>, blocks, dim3(kThreads), 0,
-                          stream, p, r, fixed);
+                          stream, of, r, fixed);
     }
     if (sums != cudaSuccess || !has_positions) return sums;
     return simt::launch(position_sums_kernel<T, kAligned>,
-                        dim3(static_cast<unsigned>(p.positions), wide), dim3(kThreads), 0, stream,
-                        p, fixed);
+                        dim3(static_cast<unsigned>(positions), wide), dim3(kThreads), 0, stream, of,
+                        fixed);
   });
 }
 

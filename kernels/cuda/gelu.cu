@@ -47,10 +47,19 @@ __global__ void __launch_bounds__(kVectorThreads)
   store8<kAligned>(static_cast<T*>(p.y.data) + row * width, i, width, x);
 }
 
+/// What the kernel reads of GeluBackward and BiasBackward.
+struct Gradients {
+  int64_t rows, width;
+  const void *dy, *x;
+  const float* bias;
+  void* dx;
+  float* scratch;
+};
+
 /// A block has 256 columns and every gridDim.y-th 8 rows; its column sums go to its place in
-/// scratch. Without `x` (kIsSum) the gradient is dy itself, and nothing but the sums is written.
+/// scratch. kIsSum: the gradient is dy itself, and nothing but the sums is written.
 template <typename T, bool kAligned, bool kIsSum>
-__global__ void __launch_bounds__(kThreads) gelu_backward_kernel(GeluBackward p) {
+__global__ void __launch_bounds__(kThreads) gelu_backward_kernel(Gradients p) {
   __shared__ float part[kThreads / kColumns][kColumns][kVector + 1];
   const int column = static_cast<int>(threadIdx.x % kColumns);
   const int line = static_cast<int>(threadIdx.x / kColumns);
@@ -91,6 +100,26 @@ __global__ void __launch_bounds__(kThreads) gelu_backward_kernel(GeluBackward p)
   store8<kAligned>(p.scratch + static_cast<int64_t>(blockIdx.y) * p.width, i, p.width, sums);
 }
 
+/// kIsSum: of `p` dy alone is read.
+template <bool kIsSum>
+cudaError_t backward(const GeluBackward& p, const float* bias, const BiasBackward& sums,
+                     float* scratch, cudaStream_t stream) {
+  if (sums.rows <= 0 || sums.width <= 0) return cudaErrorInvalidValue;
+  const int64_t lines = kThreads / kColumns;
+  const int64_t wide = (sums.width + kColumns * kVector - 1) / (kColumns * kVector);
+  int64_t high = kBlocksAtOnce / wide > 0 ? kBlocksAtOnce / wide : 1;
+  if (high > (sums.rows + lines - 1) / lines) high = (sums.rows + lines - 1) / lines;
+  const cudaError_t error = by_type(p.dy.type, sums.width, [&]<typename T, bool kAligned>() {
+    return simt::launch(
+        gelu_backward_kernel<T, kAligned, kIsSum>,
+        dim3(static_cast<unsigned>(wide), static_cast<unsigned>(high)), dim3(kThreads), 0, stream,
+        Gradients{sums.rows, sums.width, p.dy.data, p.x.data, bias, p.dx.data, scratch});
+  });
+  if (error != cudaSuccess) return error;
+  return finish_column_sums({scratch, high, sums.width, 1, {sums.d_bias, {}, {}}},
+                            {sums.quantum_log2, sums.partials, sums.overflow}, stream);
+}
+
 }  // namespace
 
 cudaError_t gelu_forward(const GeluForward& p, int64_t width, const float* bias,
@@ -101,28 +130,17 @@ cudaError_t gelu_forward(const GeluForward& p, int64_t width, const float* bias,
       p.count / width, width, p.x.type, p, width, bias);
 }
 
-cudaError_t gelu_backward(const GeluBackward& p, cudaStream_t stream) {
-  if (p.rows <= 0 || p.width <= 0) return cudaErrorInvalidValue;
-  const int64_t lines = kThreads / kColumns;
-  const int64_t wide = (p.width + kColumns * kVector - 1) / (kColumns * kVector);
-  int64_t high = kBlocksAtOnce / wide > 0 ? kBlocksAtOnce / wide : 1;
-  if (high > (p.rows + lines - 1) / lines) high = (p.rows + lines - 1) / lines;
-  const cudaError_t error = by_type(p.type, p.width, [&]<typename T, bool kAligned>() {
-    return simt::launch(p.x != nullptr ? gelu_backward_kernel<T, kAligned, false>
-                                       : gelu_backward_kernel<T, kAligned, true>,
-                        dim3(static_cast<unsigned>(wide), static_cast<unsigned>(high)),
-                        dim3(kThreads), 0, stream, p);
-  });
-  if (error != cudaSuccess) return error;
-  return finish_column_sums({p.scratch, high, p.width, 1, {p.d_bias, {}, {}}}, p.rounding, stream);
+cudaError_t gelu_backward(const GeluBackward& p, const float* bias, const BiasBackward& sums,
+                          float* scratch, cudaStream_t stream) {
+  if (p.count != sums.rows * sums.width || p.dx.data != sums.dy.data || p.x.type != p.dy.type ||
+      p.x.type != p.dx.type) {
+    return cudaErrorInvalidValue;
+  }
+  return backward<false>(p, bias, sums, scratch, stream);
 }
 
-cudaError_t bias_backward(const BiasBackward& p, cudaStream_t stream) {
-  GeluBackward all{.rows = p.rows, .width = p.width, .type = p.type, .dy = p.dy};
-  all.d_bias = p.d_bias;
-  all.rounding = p.rounding;
-  all.scratch = p.scratch;
-  return gelu_backward(all, stream);
+cudaError_t bias_backward(const BiasBackward& p, float* scratch, cudaStream_t stream) {
+  return backward<true>({.dy = p.dy}, nullptr, p, scratch, stream);
 }
 
 }  // namespace trainyard::kernels::cuda

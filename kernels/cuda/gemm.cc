@@ -6,6 +6,7 @@
 
 #include "common/base/seconds_text.h"
 #include "common/io/file.h"
+#include "kernels/cuda/cuda_error.h"
 #include "kernels/cuda/poll.h"
 
 namespace trainyard::kernels::cuda {
@@ -34,9 +35,6 @@ std::string words(const GemmProblem& p) {
 
 Error failed(const std::string& what, int status) {
   return {ErrorCode::kUnavailable, "cuBLASLt: " + what + " gave status " + std::to_string(status)};
-}
-Error failed(const std::string& what, cudaError_t error) {
-  return {ErrorCode::kUnavailable, "CUDA: " + what + ": " + cudaGetErrorString(error)};
 }
 
 Status check(const GemmProblem& p) {
@@ -236,7 +234,7 @@ Result<float> Gemm::measure(const Plan& plan, const GemmProblem& p, const GemmOp
   const auto accept = [&](cudaError_t error) -> Status {
     if (error == cudaSuccess) return {};
     (void)cudaGetLastError();  // told of here
-    return failed("measuring product " + words(p), error);
+    return cuda_error("measuring product " + words(p), error);
   };
   const auto run_once = [&]() -> Result<float> {
     TRAINYARD_TRY(accept(cudaEventRecord(events[0], stream)));
@@ -268,7 +266,7 @@ Status Gemm::wait_for(cudaEvent_t event, const GemmProblem& p) const {
   const cudaError_t error =
       poll([event] { return cudaEventQuery(event); }, {.deadline = options_.deadline});
   if (error == cudaSuccess) return {};
-  if (error != cudaErrorNotReady) return failed("product " + words(p), error);
+  if (error != cudaErrorNotReady) return cuda_error("product " + words(p), error);
   return Error{ErrorCode::kDeadline, "CUDA: measuring product " + words(p) +
                                          " was not done within " + seconds_text(options_.deadline) +
                                          "; a kernel hangs, or the GPU is shared with others"};

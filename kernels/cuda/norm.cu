@@ -1,6 +1,8 @@
 // LayerNorm and RMSNorm with the residual addition before them. A block has one row at a time; a
 // thread has the same columns of every row, so that it can hold their sums over rows.
 
+#include <initializer_list>
+
 #include "kernels/cuda/column_sums.cuh"
 #include "kernels/cuda/vectors.cuh"
 
@@ -61,9 +63,9 @@ __global__ void __launch_bounds__(kThreadsMax)
       for (int j = 0; j < kVector; ++j)
         x[part][j] += bias[j];
     }
-    if (add.residual != nullptr) {
+    if (add.residual.data != nullptr) {
       float residual[kVector];
-      load8<kAligned>(static_cast<const T*>(add.residual) + base, i, p.width, residual);
+      load8<kAligned>(static_cast<const T*>(add.residual.data) + base, i, p.width, residual);
       for (int j = 0; j < kVector; ++j)
         x[part][j] += residual[j];
     }
@@ -72,7 +74,8 @@ __global__ void __launch_bounds__(kThreadsMax)
       total += x[part][j];
       squares += x[part][j] * x[part][j];
     }
-    if (add.sum != nullptr) store8<kAligned>(static_cast<T*>(add.sum) + base, i, p.width, x[part]);
+    if (add.sum.data != nullptr)
+      store8<kAligned>(static_cast<T*>(add.sum.data) + base, i, p.width, x[part]);
   }
   const float per_width = 1.0F / static_cast<float>(p.width);
   float mean = 0;
@@ -149,9 +152,10 @@ struct LoadedRow {
     rstd = p.rstd[row];
     if (i >= p.width) return;
     const int64_t at = row * p.width + i;
-    x.load(static_cast<const T*>(p.x) + at);
-    dy.load(static_cast<const T*>(p.dy) + at);
-    if (p.d_residual != nullptr) d_residual.load(static_cast<const T*>(p.d_residual) + at);
+    x.load(static_cast<const T*>(p.x.data) + at);
+    dy.load(static_cast<const T*>(p.dy.data) + at);
+    if (p.d_residual.data != nullptr)
+      d_residual.load(static_cast<const T*>(p.d_residual.data) + at);
   }
 };
 
@@ -198,8 +202,8 @@ __global__ void __launch_bounds__(kThreadsMax) norm_backward_kernel(LayerNormBac
         loaded.x.get(normal[part]);
         loaded.dy.get(scaled[part]);
       } else {
-        load8<kAligned>(static_cast<const T*>(p.x) + base, i, p.width, normal[part]);
-        load8<kAligned>(static_cast<const T*>(p.dy) + base, i, p.width, scaled[part]);
+        load8<kAligned>(static_cast<const T*>(p.x.data) + base, i, p.width, normal[part]);
+        load8<kAligned>(static_cast<const T*>(p.dy.data) + base, i, p.width, scaled[part]);
         load8<kAligned>(p.gamma, i, p.width, gamma);
       }
       for (int j = 0; j < kVector; ++j) {
@@ -221,15 +225,15 @@ __global__ void __launch_bounds__(kThreadsMax) norm_backward_kernel(LayerNormBac
       if (i >= p.width) continue;
       float dx[kVector] = {};
       if constexpr (kIsAhead) {
-        if (p.d_residual != nullptr) loaded.d_residual.get(dx);
-      } else if (p.d_residual != nullptr) {
-        load8<kAligned>(static_cast<const T*>(p.d_residual) + base, i, p.width, dx);
+        if (p.d_residual.data != nullptr) loaded.d_residual.get(dx);
+      } else if (p.d_residual.data != nullptr) {
+        load8<kAligned>(static_cast<const T*>(p.d_residual.data) + base, i, p.width, dx);
       }
       for (int j = 0; j < kVector; ++j) {
         dx[j] += rstd * (scaled[part][j] - mean_sum - normal[part][j] * mean_normal);
         d_bias[part][j] += rounded<T>(dx[j]);
       }
-      if (p.dx != nullptr) store8<kAligned>(static_cast<T*>(p.dx) + base, i, p.width, dx);
+      if (p.dx.data != nullptr) store8<kAligned>(static_cast<T*>(p.dx.data) + base, i, p.width, dx);
     }
   }
   float* const out = p.scratch + static_cast<int64_t>(blockIdx.x) * 3 * p.width;
@@ -264,14 +268,19 @@ int64_t backward_blocks(int64_t rows, int64_t width) {
   const int64_t blocks = column_sum_blocks(rows);
   return blocks < wave ? blocks : wave;
 }
-bool is_valid(int64_t rows, int64_t width) {
-  return rows > 0 && width > 0 && width <= kWidthMax && rows <= 0x7fffffff;
+/// `p` has a valid shape and its elements, and `others` that are not null, have the type of x.
+template <typename P>
+bool is_valid(const P& p, std::initializer_list<ConstElements> others) {
+  bool alike = true;
+  for (const ConstElements& other : others)
+    alike = alike && (other.data == nullptr || other.type == p.x.type);
+  return alike && p.rows > 0 && p.width > 0 && p.width <= kWidthMax && p.rows <= 0x7fffffff;
 }
 
 template <bool kCentred>
 cudaError_t norm_forward(const LayerNormForward& p, const NormAddends& addends,
                          cudaStream_t stream) {
-  if (!is_valid(p.rows, p.width) || p.x.type != p.y.type) return cudaErrorInvalidValue;
+  if (!is_valid(p, {p.y, addends.residual, addends.sum})) return cudaErrorInvalidValue;
   return by_type(p.x.type, p.width, [&]<typename T, bool kAligned>() {
     return by_parts<kAligned>(p.width, [&]<int kParts>() {
       return simt::launch(norm_forward_kernel<T, kAligned, kCentred, kParts>,
@@ -283,9 +292,9 @@ cudaError_t norm_forward(const LayerNormForward& p, const NormAddends& addends,
 
 template <bool kCentred>
 cudaError_t norm_backward(const LayerNormBackward& p, cudaStream_t stream) {
-  if (!is_valid(p.rows, p.width)) return cudaErrorInvalidValue;
+  if (!is_valid(p, {p.dy, p.d_residual, p.dx})) return cudaErrorInvalidValue;
   const int64_t blocks = backward_blocks(p.rows, p.width);
-  const cudaError_t error = by_type(p.type, p.width, [&]<typename T, bool kAligned>() {
+  const cudaError_t error = by_type(p.x.type, p.width, [&]<typename T, bool kAligned>() {
     return by_parts<kAligned>(p.width, [&]<int kParts>() {
       return simt::launch(norm_backward_kernel<T, kAligned, kCentred, kParts>,
                           dim3(static_cast<unsigned>(blocks)), dim3(threads_for(p.width)), 0,

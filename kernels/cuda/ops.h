@@ -14,10 +14,10 @@
 /// shapes that the kernel does not take, and errors of the launch. All pointers are device memory,
 /// aligned to 16 bytes, dense and row-major. Operations of kernels/kernel_set.h take its structs;
 /// the elements of a struct have one type, kFloat32 or kBFloat16, where nothing else is said. Host
-/// memory in them (`rows`, `frequencies`) is not read: what the kernels read in its place is an
-/// argument. The structs below are those of what a kernel does beyond that. There `type` holds for
-/// every `void*`. Sums are accumulated in fp32. All results are deterministic: they depend on the
-/// shapes and values alone, not on the device.
+/// memory in them (`rows`, `grains`, `frequencies`) is not read: what the kernels read in its place
+/// is an argument. All rows of a call are one grain where nothing else is said. The structs below
+/// are those of what a kernel does beyond that. Sums are accumulated in fp32. All results are
+/// deterministic: they depend on the shapes and values alone, not on the device.
 namespace trainyard::kernels::cuda {
 
 /// Rows are dealt to this many blocks where columns are summed; the partial sums are then added in
@@ -42,27 +42,26 @@ struct ExactRounding {
 
 /// What a norm adds to its x first: sum = residual + x + bias, rounded to the type of x.
 struct NormAddends {
-  const void* residual = nullptr;  ///< [rows, width], null: none
-  const float* bias = nullptr;     ///< [width], null: none
-  void* sum = nullptr;  ///< [rows, width] out, null: not written; may alias x or residual
+  ConstElements residual;       ///< [rows, width], null: none
+  const float* bias = nullptr;  ///< [width], null: none
+  Elements sum;                 ///< [rows, width] out, null: not written; may be x or residual
 };
 /// Both norms; width <= 8192.
 cudaError_t layer_norm_forward(const LayerNormForward& p, const NormAddends& addends,
                                cudaStream_t stream);
 
 /// dx = d_residual + the norm's input gradient; d_gamma, d_beta, and d_bias = column sums of dx as
-/// it is rounded to `type`.
+/// it is rounded to its type.
 struct LayerNormBackward {
   int64_t rows = 0, width = 0;
   bool centred = true;
-  DType type = DType::kBFloat16;
-  const void* dy = nullptr;          ///< [rows, width]
-  const void* x = nullptr;           ///< [rows, width], forward's sum
-  const void* d_residual = nullptr;  ///< [rows, width], null: none
+  ConstElements dy;          ///< [rows, width]
+  ConstElements x;           ///< [rows, width], forward's sum
+  ConstElements d_residual;  ///< [rows, width], null: none
   const float* gamma = nullptr;
   const float* mean = nullptr;
   const float* rstd = nullptr;
-  void* dx = nullptr;  ///< [rows, width] out, may alias d_residual; null: sums alone
+  Elements dx;  ///< [rows, width] out, may be d_residual; null: sums alone
   GradientSum d_gamma, d_beta, d_bias;
   ExactRounding rounding;
   float* scratch = nullptr;  ///< norm_scratch_floats(width)
@@ -73,30 +72,12 @@ cudaError_t layer_norm_backward(const LayerNormBackward& p, cudaStream_t stream)
 /// y = gelu(x + bias): of rows of `width`, whose bias [width] is null where x has it already.
 cudaError_t gelu_forward(const GeluForward& p, int64_t width, const float* bias,
                          cudaStream_t stream);
-/// dx = dy gelu'(x + bias); d_bias = column sums of dx as it is rounded to `type`.
-struct GeluBackward {
-  int64_t rows = 0, width = 0;
-  DType type = DType::kBFloat16;
-  const void* dy = nullptr;     ///< [rows, width]
-  const void* x = nullptr;      ///< [rows, width]
-  const float* bias = nullptr;  ///< [width], null: none
-  void* dx = nullptr;           ///< [rows, width] out, may alias dy
-  GradientSum d_bias;
-  ExactRounding rounding;
-  float* scratch = nullptr;  ///< bias_scratch_floats(width)
-};
+/// Rows of dy are dense. `scratch`: bias_scratch_floats(width).
+cudaError_t bias_backward(const BiasBackward& p, float* scratch, cudaStream_t stream);
 constexpr int64_t bias_scratch_floats(int64_t width) { return kColumnSumBlocks * width; }
-cudaError_t gelu_backward(const GeluBackward& p, cudaStream_t stream);
-/// d_bias = column sums of dy alone.
-struct BiasBackward {
-  int64_t rows = 0, width = 0;
-  DType type = DType::kBFloat16;
-  const void* dy = nullptr;  ///< [rows, width]
-  GradientSum d_bias;
-  ExactRounding rounding;
-  float* scratch = nullptr;  ///< bias_scratch_floats(width)
-};
-cudaError_t bias_backward(const BiasBackward& p, cudaStream_t stream);
+/// dx = dy gelu'(x + bias), which may be dy; and bias_backward() of `sums`, whose dy is dx.
+cudaError_t gelu_backward(const GeluBackward& p, const float* bias, const BiasBackward& sums,
+                          float* scratch, cudaStream_t stream);
 
 /// Of Activation::kSilu alone; dx may alias x.
 cudaError_t gated_forward(const GatedForward& p, cudaStream_t stream);
@@ -109,28 +90,16 @@ cudaError_t dropout_add(const DropoutAdd& p, const DeviceRows& rows, cudaStream_
 /// Tokens are device memory. Without wpe the sequences of `rows` are not read.
 cudaError_t embedding_forward(const EmbeddingForward& p, const DeviceRows& rows,
                               cudaStream_t stream);
-/// d_wte[tokens[r]] += dy[r], d_wpe[position] += dy[r], in ascending order of rows. With `exact`
-/// targets each row is a grain.
-struct EmbeddingBackward {
-  DeviceRows rows;  ///< sequences: with d_wpe only
-  int64_t width = 0;
-  int64_t vocab = 0;        ///< rows of wte; 0: d_wte gets nothing
-  int64_t first_token = 0;  ///< that of the first of them
-  int64_t positions = 0;    ///< of wpe
-  DType type = DType::kBFloat16;
-  const int32_t* tokens = nullptr;
-  const void* dy = nullptr;
-  GradientSum d_wte;  ///< [vocab, width]
-  GradientSum d_wpe;  ///< [positions, width]; dropped where not set
-  ExactRounding rounding;
-  int32_t* scratch = nullptr;  ///< embedding_scratch_ints(rows, vocab)
-};
 /// Tokens of more rows than that are summed by blocks, others by warps.
 inline constexpr int64_t kFrequentTokenRows = 64;
-constexpr int64_t embedding_scratch_ints(int64_t rows, int64_t vocab) {
-  return rows + 2 * vocab + 2 + rows / kFrequentTokenRows;
+constexpr int64_t embedding_scratch_ints(int64_t rows, int64_t tokens) {
+  return rows + 2 * tokens + 2 + rows / kFrequentTokenRows;
 }
-cudaError_t embedding_backward(const EmbeddingBackward& p, cudaStream_t stream);
+/// Each row is a grain. d_wte has the rows of all tokens of `held`; without any it gets nothing.
+/// d_wpe has `positions` rows, and without it the sequences of `rows` are not read.
+/// `scratch`: embedding_scratch_ints(rows, tokens held).
+cudaError_t embedding_backward(const EmbeddingBackward& p, const DeviceRows& rows,
+                               int64_t positions, int32_t* scratch, cudaStream_t stream);
 
 /// `table`: [positions, head_dim / 2, 2], cosine and sine, times the scale; head_dim is a multiple
 /// of 16.
@@ -173,9 +142,9 @@ cudaError_t add_exact(const float* partial, int64_t* exact, int64_t count,
 cudaError_t add_sums(const GradientSum& x, const GradientSum& sums, int64_t count,
                      cudaStream_t stream);
 /// y = x, rounded to nearest even where y is bf16.
-cudaError_t cast(const void* x, DType from, void* y, DType to, int64_t count, cudaStream_t stream);
+cudaError_t cast(const ConstElements& x, const Elements& y, int64_t count, cudaStream_t stream);
 /// x[i] = value.
-cudaError_t fill(void* x, DType type, float value, int64_t count, cudaStream_t stream);
+cudaError_t fill(const Elements& x, float value, int64_t count, cudaStream_t stream);
 
 /// head_dim is 32, 64, 96 or 128, kv_heads divides heads; no KeyBlock. bf16 by tensor cores; fp32
 /// without them, as a reference of numerics: slow. `key_block` and `overflow` are not read.

@@ -307,17 +307,17 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <typename From>
-cudaError_t cast_from(const From* x, void* y, DType to, int64_t count, float value,
+cudaError_t cast_from(const From* x, const Elements& y, int64_t count, float value,
                       cudaStream_t stream) {
   if (count <= 0) return cudaErrorInvalidValue;
   const dim3 blocks(blocks_for(count, int64_t{kThreads} * kVector));
-  if (to == DType::kFloat32) {
+  if (y.type == DType::kFloat32) {
     return simt::launch(cast_kernel<From, float>, blocks, dim3(kThreads), 0, stream, x,
-                        static_cast<float*>(y), count, value);
+                        static_cast<float*>(y.data), count, value);
   }
-  if (to != DType::kBFloat16) return cudaErrorInvalidValue;
+  if (y.type != DType::kBFloat16) return cudaErrorInvalidValue;
   return simt::launch(cast_kernel<From, simt::BFloat16>, blocks, dim3(kThreads), 0, stream, x,
-                      static_cast<simt::BFloat16*>(y), count, value);
+                      static_cast<simt::BFloat16*>(y.data), count, value);
 }
 
 }  // namespace
@@ -369,17 +369,17 @@ cudaError_t add_sums(const GradientSum& x, const GradientSum& sums, int64_t coun
                       count);
 }
 
-cudaError_t cast(const void* x, DType from, void* y, DType to, int64_t count, cudaStream_t stream) {
-  if (x == nullptr) return cudaErrorInvalidValue;
-  if (from == DType::kFloat32) {
-    return cast_from(static_cast<const float*>(x), y, to, count, 0, stream);
+cudaError_t cast(const ConstElements& x, const Elements& y, int64_t count, cudaStream_t stream) {
+  if (x.data == nullptr) return cudaErrorInvalidValue;
+  if (x.type == DType::kFloat32) {
+    return cast_from(static_cast<const float*>(x.data), y, count, 0, stream);
   }
-  if (from != DType::kBFloat16) return cudaErrorInvalidValue;
-  return cast_from(static_cast<const simt::BFloat16*>(x), y, to, count, 0, stream);
+  if (x.type != DType::kBFloat16) return cudaErrorInvalidValue;
+  return cast_from(static_cast<const simt::BFloat16*>(x.data), y, count, 0, stream);
 }
 
-cudaError_t fill(void* x, DType type, float value, int64_t count, cudaStream_t stream) {
-  return cast_from(static_cast<const float*>(nullptr), x, type, count, value, stream);
+cudaError_t fill(const Elements& x, float value, int64_t count, cudaStream_t stream) {
+  return cast_from(static_cast<const float*>(nullptr), x, count, value, stream);
 }
 
 }  // namespace trainyard::kernels::cuda

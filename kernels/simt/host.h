@@ -18,7 +18,14 @@
 #define __device__
 #define __host__
 #define __shared__ static
+// The bound in warps is the number of nops at the kernel's start, where launches read it. Clang's
+// nops are of several bytes.
+#if defined(__clang__)
 #define __launch_bounds__(...)
+#else
+#define __launch_bounds__(threads, ...) \
+  __attribute__((patchable_function_entry(((threads) + 31) / 32)))
+#endif
 #define __forceinline__ inline __attribute__((always_inline))
 #define __align__(n) __attribute__((aligned(n)))
 // The emulator's own code within a kernel's object file: its accesses are not the kernel's.

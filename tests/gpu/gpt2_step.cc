@@ -24,6 +24,9 @@ void check(const Status& status) {
   std::exit(1);  // NOLINT(concurrency-mt-unsafe)
 }
 
+Elements bf16(uint16_t* elements) { return {elements, DType::kBFloat16}; }
+ConstElements bf16(const uint16_t* elements) { return {elements, DType::kBFloat16}; }
+
 }  // namespace
 
 template <typename T>
@@ -68,7 +71,7 @@ Gpt2Step::Parameter Gpt2Step::parameter(int64_t count, float deviation, float me
     check(cudaMemcpyAsync(p.master + i, values.data(), bytes, cudaMemcpyHostToDevice, stream_),
           "weights");
   }
-  check(cast(p.master, DType::kFloat32, p.bf16, DType::kBFloat16, count, stream_), "weights");
+  check(cast(p.master, bf16(p.bf16), count, stream_), "weights");
   AdamW t{.count = count, .beta1 = kBeta1, .beta2 = kBeta2};
   t.weight_decay = is_matrix ? 0.1F : 0.0F;
   t.gradient = {.sums = p.exact, .scale = gradient_scale(), .rounded = p.gradient};
@@ -242,19 +245,21 @@ void Gpt2Step::normalise(const uint16_t* x, const Parameter* bias, const uint16_
   p.y = {y, DType::kBFloat16};
   p.mean = mean;
   p.rstd = rstd;
-  const NormAddends add{residual, bias != nullptr ? bias->master : nullptr, sum};
+  const NormAddends add{bf16(residual), bias != nullptr ? bias->master : nullptr, bf16(sum)};
   operation("norm forward", [&] { return layer_norm_forward(p, add, stream_); });
 }
 /// dx_ = the norm's gradient, plus dx_ where `has_residual`.
 void Gpt2Step::normalise_backward(const uint16_t* dy, const uint16_t* x, bool has_residual,
                                   const Parameter& gamma, const Parameter& beta, const float* mean,
                                   const float* rstd, const Parameter* bias) {
-  LayerNormBackward p{.rows = rows_, .width = s_.width, .dy = dy, .x = x};
-  p.d_residual = has_residual ? dx_ : nullptr;
+  LayerNormBackward p{.rows = rows_, .width = s_.width};
+  p.dy = bf16(dy);
+  p.x = bf16(x);
+  p.dx = bf16(dx_);
+  if (has_residual) p.d_residual = p.dx;
   p.gamma = gamma.master;
   p.mean = mean;
   p.rstd = rstd;
-  p.dx = dx_;
   p.d_gamma = gamma.sums();
   p.d_beta = beta.sums();
   if (bias != nullptr) p.d_bias = bias->sums();
@@ -289,12 +294,13 @@ void Gpt2Step::forward_layer(const Layer& l) {
 void Gpt2Step::backward_layer(const Layer& l, const Parameter* bias_before) {
   const int64_t c = s_.width;
   backward_product("fcproj", l.gelu, dx_, l.w_down, wide_, 4 * c, c);
-  GeluBackward g{.rows = rows_, .width = 4 * c, .dy = wide_, .x = l.up, .bias = l.b_up.master};
-  g.dx = wide_;
-  g.d_bias = l.b_up.sums();
-  g.rounding = {kQuantumLog2, s_.micro_batches, overflow_};
-  g.scratch = scratch_;
-  operation("gelu backward", [&] { return gelu_backward(g, stream_); });
+  const GeluBackward g{
+      .count = rows_ * 4 * c, .dy = bf16(wide_), .x = bf16(l.up), .dx = bf16(wide_)};
+  BiasBackward b{.rows = rows_, .width = 4 * c, .dy = g.dx, .quantum_log2 = kQuantumLog2};
+  b.partials = s_.micro_batches;
+  b.d_bias = l.b_up.sums();
+  b.overflow = overflow_;
+  operation("gelu backward", [&] { return gelu_backward(g, l.b_up.master, b, scratch_, stream_); });
   backward_product("fc", l.y2, wide_, l.w_up, dy_, c, 4 * c);
   normalise_backward(dy_, l.residual2, true, l.gamma2, l.beta2, l.mean2, l.rstd2, &l.b_out);
   backward_product("attproj", l.attention, dx_, l.w_out, dy_, c, c);
@@ -308,11 +314,9 @@ void Gpt2Step::backward_layer(const Layer& l, const Parameter* bias_before) {
   a.d_qkv = {wide_, DType::kBFloat16};
   operation("attention backward",
             [&] { return attention_.backward(a, windows_, attention_scratch_, stream_); });
-  BiasBackward b{.rows = rows_, .width = 3 * c, .dy = wide_};
+  b.width = 3 * c;
   b.d_bias = l.b_qkv.sums();
-  b.rounding = {kQuantumLog2, s_.micro_batches, overflow_};
-  b.scratch = scratch_;
-  operation("qkv bias sums", [&] { return bias_backward(b, stream_); });
+  operation("qkv bias sums", [&] { return bias_backward(b, scratch_, stream_); });
   backward_product("qkv", l.y1, wide_, l.w_qkv, dy_, c, 3 * c);
   normalise_backward(dy_, l.residual1, true, l.gamma1, l.beta1, l.mean1, l.rstd1, bias_before);
 }
@@ -363,15 +367,15 @@ void Gpt2Step::micro_batch(int64_t index) {
   normalise_backward(dy_, last_, false, gamma_, beta_, mean_, rstd_, &last.b_down);
   for (size_t i = layers_.size(); i-- > 0;)
     backward_layer(layers_[i], i > 0 ? &layers_[i - 1].b_down : nullptr);
-  EmbeddingBackward b{.rows = windows_, .width = s_.width, .vocab = s_.vocab};
-  b.positions = s_.sequence;
-  b.tokens = batch_tokens_;
-  b.dy = dx_;
+  EmbeddingBackward b{.width = s_.width, .tokens = batch_tokens_, .held = {.count = s_.vocab}};
+  b.dy = bf16(dx_);
+  b.quantum_log2 = kQuantumLog2;
+  b.partials = s_.micro_batches * (rows_ + s_.classifier_chunks);
   b.d_wte = wte_.sums();
   b.d_wpe = wpe_.sums();
-  b.rounding = {kQuantumLog2, s_.micro_batches * (rows_ + s_.classifier_chunks), overflow_};
-  b.scratch = lists_;
-  operation("embedding backward", [&] { return embedding_backward(b, stream_); });
+  b.overflow = overflow_;
+  operation("embedding backward",
+            [&] { return embedding_backward(b, windows_, s_.sequence, lists_, stream_); });
 }
 
 void Gpt2Step::passes(bool reversed) {

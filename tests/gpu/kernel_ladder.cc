@@ -131,20 +131,19 @@ class Ladder {
              float* scratch) {
     const auto c = static_cast<double>(s_.tokens * s_.width);
     LayerNormForward f{.rows = s_.tokens, .width = s_.width, .x = bf16(a)};
-    const NormAddends add{b, row, b};
+    const NormAddends add{bf16(b), row, bf16(b)};
     f.gamma = f.beta = row;
     f.y = bf16(d);
     f.mean = statistics;
     f.rstd = statistics + s_.tokens;
     measure("layer_norm_forward", 2 * 4 * c, 0,
             [=](cudaStream_t st) { return layer_norm_forward(f, add, st); });
-    LayerNormBackward g{.rows = s_.tokens, .width = s_.width, .dy = a};
-    g.x = d;
-    g.d_residual = b;
+    LayerNormBackward g{.rows = s_.tokens, .width = s_.width, .dy = bf16(a), .x = bf16(d)};
+    g.d_residual = bf16(b);
     g.gamma = row;
     g.mean = f.mean;
     g.rstd = f.rstd;
-    g.dx = b;
+    g.dx = bf16(b);
     g.d_gamma.sum = sums;
     g.d_beta.sum = sums + s_.width;
     g.d_bias.sum = sums + 2 * s_.width;
@@ -172,15 +171,14 @@ class Ladder {
     const GeluForward f{.count = s_.tokens * wide, .x = bf16(a), .y = bf16(b)};
     measure("gelu_forward", 2 * 2 * c, 0,
             [=](cudaStream_t st) { return gelu_forward(f, wide, row, st); });
-    GeluBackward g{.rows = s_.tokens, .width = wide, .dy = b, .x = a, .bias = row, .dx = d};
-    g.d_bias.sum = sums;
-    g.scratch = scratch;
-    measure("gelu_backward", 2 * 3 * c, 0, [=](cudaStream_t st) { return gelu_backward(g, st); });
-    BiasBackward q{.rows = s_.tokens, .width = 3 * s_.width, .dy = a};
-    q.d_bias.sum = sums;
-    q.scratch = scratch;
+    const GeluBackward g{.count = f.count, .dy = bf16(b), .x = bf16(a), .dx = bf16(d)};
+    BiasBackward q{.rows = s_.tokens, .width = wide, .dy = g.dx, .d_bias = sums};
+    measure("gelu_backward", 2 * 3 * c, 0,
+            [=](cudaStream_t st) { return gelu_backward(g, row, q, scratch, st); });
+    q.width = 3 * s_.width;
+    q.dy = bf16(a);
     measure("bias_backward", 2 * 3 * c / 4, 0,
-            [=](cudaStream_t st) { return bias_backward(q, st); });
+            [=](cudaStream_t st) { return bias_backward(q, scratch, st); });
     const DeviceRows rows = windows(s_.tokens / s_.sequence);
     DropoutAdd o{.width = s_.width, .dropout = {.rate = 0.1F}};
     o.x = bf16(a);
@@ -208,15 +206,15 @@ class Ladder {
     e.y = bf16(b);
     measure("embedding_forward", 2 * 2 * c, 0,
             [=](cudaStream_t st) { return embedding_forward(e, rows, st); });
-    EmbeddingBackward x{.rows = rows, .width = s_.width, .vocab = s_.vocab};
-    x.tokens = tokens;
-    x.dy = a;
+    EmbeddingBackward x{.width = s_.width, .tokens = tokens, .held = {.count = s_.vocab}};
+    x.dy = bf16(a);
+    x.quantum_log2 = 30;
+    x.partials = s_.tokens;
     x.d_wte.sum = fresh<float>(s_.vocab * s_.width);
-    x.rounding = {.quantum_log2 = 30, .partials = s_.tokens};
-    x.scratch = fresh<int32_t>(embedding_scratch_ints(s_.tokens, s_.vocab));
+    auto* const lists = fresh<int32_t>(embedding_scratch_ints(s_.tokens, s_.vocab));
     const double table = 8.0 * static_cast<double>(s_.vocab * s_.width);
     measure("embedding_backward", 2 * c + table, 0,
-            [=](cudaStream_t st) { return embedding_backward(x, st); });
+            [=](cudaStream_t st) { return embedding_backward(x, rows, 0, lists, st); });
     std::vector<int32_t> zipf(static_cast<size_t>(s_.tokens));
     for (int32_t& token : zipf) {  // as text has them
       state_ = state_ * 6364136223846793005U + 1442695040888963407U;
@@ -228,7 +226,7 @@ class Ladder {
           "tokens");
     check(cudaStreamSynchronize(stream_), "tokens");
     measure("embedding_backward_of_text", 2 * c + table, 0,
-            [=](cudaStream_t st) { return embedding_backward(x, st); });
+            [=](cudaStream_t st) { return embedding_backward(x, rows, 0, lists, st); });
   }
 
   void attention(uint16_t* qkv, uint16_t* out, uint16_t* d_qkv) {
@@ -380,9 +378,8 @@ class Ladder {
     AdamW of_exact = t;
     of_exact.gradient = {.sums = exact, .scale = 0x1p-60};
     measure("adamw_exact", 34 * c, 0, [=](cudaStream_t st) { return adamw({&of_exact, 1}, st); });
-    measure("cast", 6 * c, 0, [=](cudaStream_t st) {
-      return cast(gradient, DType::kFloat32, t.bf16_copy, DType::kBFloat16, count, st);
-    });
+    measure("cast", 6 * c, 0,
+            [=](cudaStream_t st) { return cast(gradient, bf16(t.bf16_copy), count, st); });
     measure("add_exact", 20 * c, 0, [=](cudaStream_t st) {
       return add_exact(gradient, exact, count, {.quantum_log2 = 30, .partials = 64}, st);
     });

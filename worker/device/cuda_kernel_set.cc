@@ -19,11 +19,6 @@ constexpr int64_t kAlignment = 256;
 static_assert(kCudaColumnSumBlocks == cuda::kColumnSumBlocks);
 static_assert(kCudaFrequentTokenRows == cuda::kFrequentTokenRows);
 
-/// Kernels have one type for all activations, which cuda_formats() makes of them.
-void check_alike(const kernels::ConstElements& a, const kernels::ConstElements& b) {
-  TRAINYARD_CHECK(a.type == b.type);
-}
-
 /// Rows and width of an operation on `count` elements that knows no rows: kernels take eight
 /// elements of a row at a time.
 std::pair<int64_t, int64_t> rows_and_width(int64_t count) {
@@ -81,11 +76,6 @@ std::vector<Sequence> CudaKernelSet::grains_of(const kernels::Grains& grains, in
 
 // Norms, biases, activations.
 
-void CudaKernelSet::cast(const void* x, DType from, void* y, DType to, int64_t count) {
-  if (count <= 0 || !ready()) return;
-  note("cast", cuda::cast(x, from, y, to, count, stream_.get()));
-}
-
 void CudaKernelSet::layer_norm_forward(const kernels::LayerNormForward& p) {
   if (p.rows <= 0 || !fits("layer_norm_forward", p.rows, p.width)) return;
   note("layer_norm_forward", cuda::layer_norm_forward(p, {}, stream_.get()));
@@ -93,30 +83,25 @@ void CudaKernelSet::layer_norm_forward(const kernels::LayerNormForward& p) {
 
 void CudaKernelSet::layer_norm_backward_input(const kernels::LayerNormBackwardInput& p) {
   if (p.rows <= 0 || !fits("layer_norm_backward", p.rows, p.width)) return;
-  check_alike(p.x, p.dy);
-  check_alike(p.x, p.dx);
   cuda::LayerNormBackward of{.rows = p.rows, .width = p.width, .centred = p.centred};
-  of.type = p.x.type;
-  of.dy = p.dy.data;
-  of.x = p.x.data;
-  of.d_residual = p.dx.data;
+  of.dy = p.dy;
+  of.x = p.x;
+  of.d_residual = p.dx;
   of.gamma = p.gamma;
   of.mean = p.mean;
   of.rstd = p.rstd;
-  of.dx = p.dx.data;
+  of.dx = p.dx;
   of.scratch = at<float>(places_.sums);
   note("layer_norm_backward", cuda::layer_norm_backward(of, stream_.get()));
 }
 
 void CudaKernelSet::layer_norm_backward_weight(const kernels::LayerNormBackwardWeight& p) {
   if (p.rows <= 0 || !fits("layer_norm_backward", p.rows, p.width)) return;
-  check_alike(p.x, p.dy);
   for (const Sequence& grain : grains_of(p.grains, p.rows)) {
     if (!ready()) return;
     cuda::LayerNormBackward of{.rows = grain.length, .width = p.width, .centred = p.centred};
-    of.type = p.x.type;
-    of.dy = element(p.dy.data, grain.begin * p.width, p.dy.type);
-    of.x = element(p.x.data, grain.begin * p.width, p.x.type);
+    of.dy = from(p.dy, grain.begin * p.width);
+    of.x = from(p.x, grain.begin * p.width);
     of.gamma = at<float>(places_.partial);  // read, and of no use without the input's gradient
     if (p.centred) of.mean = p.mean + grain.begin;
     of.rstd = p.rstd + grain.begin;
@@ -133,12 +118,10 @@ void CudaKernelSet::bias_backward(const kernels::BiasBackward& p) {
   TRAINYARD_CHECK(p.stride == p.width);
   for (const Sequence& grain : grains_of(p.grains, p.rows)) {
     if (!ready()) return;
-    cuda::BiasBackward of{.rows = grain.length, .width = p.width, .type = p.dy.type};
-    of.dy = element(p.dy.data, grain.begin * p.width, p.dy.type);
-    of.d_bias = p.d_bias;
-    of.rounding = {p.quantum_log2, p.partials, p.overflow};
-    of.scratch = at<float>(places_.sums);
-    note("bias_backward", cuda::bias_backward(of, stream_.get()));
+    kernels::BiasBackward of = p;
+    of.rows = grain.length;
+    of.dy = from(p.dy, grain.begin * p.width);
+    note("bias_backward", cuda::bias_backward(of, at<float>(places_.sums), stream_.get()));
   }
 }
 
@@ -150,14 +133,9 @@ void CudaKernelSet::gelu_forward(const kernels::GeluForward& p) {
 
 void CudaKernelSet::gelu_backward(const kernels::GeluBackward& p) {
   if (p.count <= 0 || !ready()) return;
-  check_alike(p.x, p.dy);
-  check_alike(p.x, p.dx);
   const auto [rows, width] = rows_and_width(p.count);
-  cuda::GeluBackward of{.rows = rows, .width = width, .type = p.x.type, .dy = p.dy.data};
-  of.x = p.x.data;
-  of.dx = p.dx.data;
-  of.scratch = at<float>(places_.sums);
-  note("gelu_backward", cuda::gelu_backward(of, stream_.get()));
+  note("gelu_backward", cuda::gelu_backward(p, nullptr, {.rows = rows, .width = width, .dy = p.dx},
+                                            at<float>(places_.sums), stream_.get()));
 }
 
 // What other families than GPT-2 have.
@@ -179,8 +157,8 @@ void CudaKernelSet::head_norm_backward_weight(const kernels::HeadNormBackwardWei
     if (!ready()) return;
     kernels::HeadNormBackwardWeight of = p;
     of.rows = grain.length;
-    of.x.data = element(p.x.data, grain.begin * width, p.x.type);
-    of.dy.data = element(p.dy.data, grain.begin * width, p.dy.type);
+    of.x = from(p.x, grain.begin * width);
+    of.dy = from(p.dy, grain.begin * width);
     of.rstd = p.rstd + grain.begin * (p.heads + p.kv_heads);
     note("head_norm_backward",
          cuda::head_norm_backward_weight(of, at<float>(places_.sums), stream_.get()));
@@ -311,18 +289,13 @@ void CudaKernelSet::embedding_forward(const kernels::EmbeddingForward& p) {
 
 void CudaKernelSet::embedding_backward(const kernels::EmbeddingBackward& p) {
   if (p.rows.count <= 0 || !admits("embedding_backward", p.rows.count, p.width)) return;
-  cuda::EmbeddingBackward of{.rows = upload(p.rows), .width = p.width};
-  of.vocab = std::min(p.held.count, shapes_.vocab - p.held.first);
-  of.first_token = p.held.first;
-  of.positions = shapes_.positions;
-  of.type = p.dy.type;
+  kernels::EmbeddingBackward of = p;
+  const cuda::DeviceRows rows = upload(p.rows);
+  of.held.count = std::min(p.held.count, shapes_.vocab - p.held.first);
   of.tokens = upload(places_.tokens, ids(p.tokens, p.rows.count), 0, shapes_.vocab, "a token");
-  of.dy = p.dy.data;
-  of.d_wte = p.d_wte;
-  of.d_wpe = p.d_wpe;
-  of.rounding = {p.quantum_log2, p.partials, p.overflow};
-  of.scratch = at<int32_t>(places_.lists);
-  if (ready()) note("embedding_backward", cuda::embedding_backward(of, stream_.get()));
+  if (!ready()) return;
+  note("embedding_backward", cuda::embedding_backward(of, rows, shapes_.positions,
+                                                      at<int32_t>(places_.lists), stream_.get()));
 }
 
 namespace {
@@ -417,7 +390,8 @@ void CudaKernelSet::adamw(std::span<const kernels::AdamW> tensors) {
 }
 
 void CudaKernelSet::cast_to_bf16(const float* x, uint16_t* y, int64_t count) {
-  cast(x, DType::kFloat32, y, DType::kBFloat16, count);
+  if (count <= 0 || !ready()) return;
+  note("cast", cuda::cast(x, {y, DType::kBFloat16}, count, stream_.get()));
 }
 
 void CudaKernelSet::clear(void* data, int64_t bytes) {

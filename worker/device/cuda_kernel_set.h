@@ -86,10 +86,12 @@ class CudaKernelSet final : public kernels::KernelSet, public kernels::HeadPartC
   void upload_angles(std::span<const float> frequencies, float scale);
   const int32_t* upload(int64_t place, std::span<const int32_t> ids, int32_t first, int64_t end,
                         const char* what);
-  void cast(const void* x, DType from, void* y, DType to, int64_t count);
   void note(const char* kernel, cudaError_t error) { stream_.note(kernel, error); }
   static const std::byte* element(const void* base, int64_t index, DType type) {
     return static_cast<const std::byte*>(base) + index * size_of(type);
+  }
+  static kernels::ConstElements from(const kernels::ConstElements& x, int64_t index) {
+    return {element(x.data, index, x.type), x.type};
   }
   template <typename T>
   T* at(int64_t offset) const {

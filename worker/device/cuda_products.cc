@@ -56,7 +56,7 @@ void CudaKernelSet::store(const kernels::GemmParams& p) {
   const void* bias = p.bias;
   if (p.bias != nullptr && p.c_type == DType::kBFloat16) {
     if (!fits("bias", 0, p.n)) return;
-    cast(p.bias, DType::kFloat32, at<uint16_t>(places_.bias), DType::kBFloat16, p.n);
+    cast_to_bf16(p.bias, at<uint16_t>(places_.bias), p.n);
     bias = at<uint16_t>(places_.bias);
   }
   cuda::GemmProblem problem = problem_of(p);

@@ -25,7 +25,6 @@ namespace context = boost::context::detail;
 
 constexpr size_t kStackBytes = size_t{64} * 1024;
 constexpr size_t kGuardBytes = 4096;
-constexpr uint32_t kThreadsMax = 1024;
 
 EmulationOptions the_options;
 

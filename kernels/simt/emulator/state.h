@@ -89,6 +89,8 @@ struct Warp {
   std::vector<Meeting*> open;
 };
 
+constexpr uint32_t kThreadsMax = 1024;  // of a block
+
 struct Device {
   std::recursive_mutex mutex;
   std::mt19937_64 random;

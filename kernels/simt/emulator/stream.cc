@@ -58,6 +58,19 @@ void run_until(const Enough& is_enough) {
   }
 }
 
+/// The most threads that a block of a kernel may have, by what __launch_bounds__ is in
+/// kernels/simt/host.h.
+uint64_t bound_of(const void* kernel) {
+  constexpr unsigned char kNop = 0x90;
+  constexpr unsigned char kEndBranch[] = {0xf3, 0x0f, 0x1e, 0xfa};  // before the nops, if at all
+  const auto* code = static_cast<const unsigned char*>(kernel);
+  if (std::equal(std::begin(kEndBranch), std::end(kEndBranch), code)) code += sizeof kEndBranch;
+  uint64_t warps = 0;
+  while (code[warps] == kNop)
+    ++warps;
+  return warps == 0 ? kThreadsMax : warps * 32;
+}
+
 }  // namespace
 
 void join(Clock& into, const Clock& other) {
@@ -96,10 +109,16 @@ cudaError_t enqueue_launch(const void* kernel, dim3 grid, dim3 block, size_t sha
   SIMT_CALL(cudaLaunchKernel);
   const Lock lock(device.mutex);
   const uint64_t threads = uint64_t{block.x} * block.y * block.z;
-  if (threads == 0 || threads > 1024 || block.z > 64 || grid.x == 0 || grid.y == 0 || grid.z == 0 ||
-      grid.x > 0x7fffffffU || grid.y > 65535 || grid.z > 65535) {
+  if (threads == 0 || threads > kThreadsMax || block.z > 64 || grid.x == 0 || grid.y == 0 ||
+      grid.z == 0 || grid.x > 0x7fffffffU || grid.y > 65535 || grid.z > 65535) {
     return refuse(cudaErrorInvalidConfiguration,
                   "launch of " + line_of(kernel) + ": grid or block is outside what a device runs");
+  }
+  if (threads > bound_of(kernel)) {
+    return refuse(cudaErrorInvalidConfiguration,
+                  "launch of " + line_of(kernel) + ": " + std::to_string(threads) +
+                      " threads, at most " + std::to_string(bound_of(kernel)) +
+                      " by its __launch_bounds__");
   }
   if (shared_bytes > size_t{227} * 1024) {
     return refuse(cudaErrorInvalidValue, "launch of " + line_of(kernel) + ": " +

@@ -42,20 +42,20 @@ class DoublePlan final : public AttentionLibrary::Plan {
   Status forward(const AttentionForward& p, void*, cudaStream_t stream) override {
     ++state_.forwards;
     const Status status = state_.answer(Fault::kForward);
-    write(p.out.data, rows_ * p.heads * p.head_dim, status, stream);
+    write(p.out, rows_ * p.heads * p.head_dim, status, stream);
     return status;
   }
   Status backward(const AttentionBackward& p, void*, cudaStream_t stream) override {
     ++state_.backwards;
     const Status status = state_.answer(Fault::kBackward);
     const int64_t heads = p.heads + 2 * p.kv_heads;
-    write(p.d_qkv.data, rows_ * heads * p.head_dim, status, stream);
+    write(p.d_qkv, rows_ * heads * p.head_dim, status, stream);
     return status;
   }
 
  private:
-  static void write(void* to, int64_t count, const Status& status, cudaStream_t stream) {
-    EXPECT_EQ(cudaSuccess, fill(to, DType::kBFloat16, status ? kMark : NAN, count, stream));
+  static void write(const Elements& to, int64_t count, const Status& status, cudaStream_t stream) {
+    EXPECT_EQ(cudaSuccess, fill(to, status ? kMark : NAN, count, stream));
   }
   DoubleState& state_;
   int64_t rows_;

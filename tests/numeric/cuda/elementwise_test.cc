@@ -10,7 +10,23 @@ namespace {
 
 constexpr int kQuantum = 40;
 
-class CudaElementwiseTest : public CudaTest {};
+class CudaElementwiseTest : public CudaTest {
+ protected:
+  /// Of the first `vocab` tokens, without targets.
+  EmbeddingBackward backward_of(int64_t width, const int32_t* tokens, int64_t vocab,
+                                const ConstElements& dy) {
+    return {.width = width,
+            .tokens = tokens,
+            .held = {.count = vocab},
+            .dy = dy,
+            .quantum_log2 = kQuantum,
+            .overflow = upload(std::vector<uint32_t>{0})};
+  }
+  cudaError_t backward(const EmbeddingBackward& p, const DeviceRows& rows, int64_t positions) {
+    auto* const scratch = allocate<int32_t>(embedding_scratch_ints(rows.count, p.held.count));
+    return embedding_backward(p, rows, positions, scratch, stream_);
+  }
+};
 TRAINYARD_CUDA_TEST_SUITE(CudaElementwiseTest);
 
 struct Shape {
@@ -33,13 +49,11 @@ TEST_P(CudaElementwiseTest, GeluAddsTheBias) {
     const GeluForward f{
         .count = count, .x = {upload(x), s.type}, .y = {allocate(s.type, count), s.type}};
     ASSERT_EQ(cudaSuccess, gelu_forward(f, s.width, bias_row, stream_));
-    GeluBackward b{.rows = s.rows, .width = s.width, .type = s.type};
-    b.dy = b.dx = upload(dy);
-    b.x = f.x.data;
-    b.bias = bias_row;
-    b.d_bias.sum = upload(before);
-    b.scratch = allocate<float>(bias_scratch_floats(s.width));
-    ASSERT_EQ(cudaSuccess, gelu_backward(b, stream_));
+    GeluBackward b{.count = count, .x = f.x, .dx = {upload(dy), s.type}};
+    b.dy = b.dx;
+    BiasBackward sums{.rows = s.rows, .width = s.width, .dy = b.dx, .d_bias = upload(before)};
+    auto* const scratch = allocate<float>(bias_scratch_floats(s.width));
+    ASSERT_EQ(cudaSuccess, gelu_backward(b, bias_row, sums, scratch, stream_));
 
     Vector y = x.doubles() + doubles(bias);
     Vector dx = dy.doubles();
@@ -49,11 +63,17 @@ TEST_P(CudaElementwiseTest, GeluAddsTheBias) {
     }
     EXPECT_TRUE(
         near(download(f.y.data, s.type, count).doubles(), y, 1e-5, rounding_of(s.type) + 1e-5));
-    const Vector actual = download(b.dx, s.type, count).doubles();
+    const Vector actual = download(b.dx.data, s.type, count).doubles();
     EXPECT_TRUE(near(actual, dx, 1e-5, rounding_of(s.type) + 1e-5));
-    EXPECT_TRUE(near(doubles(download(b.d_bias.sum, s.width)),
+    EXPECT_TRUE(near(doubles(download(sums.d_bias.sum, s.width)),
                      reference::column_sums(s.rows, s.width, actual) + doubles(before), 1e-5,
                      1e-5));
+    sums.dy = f.x;
+    EXPECT_EQ(cudaErrorInvalidValue, gelu_backward(b, bias_row, sums, scratch, stream_))
+        << "sums of other elements than dx";
+    sums.dy = b.dx;
+    b.x.type = s.type == DType::kFloat32 ? DType::kBFloat16 : DType::kFloat32;
+    EXPECT_EQ(cudaErrorInvalidValue, gelu_backward(b, bias_row, sums, scratch, stream_));
   }
 }
 
@@ -62,15 +82,15 @@ TEST_P(CudaElementwiseTest, BiasSumsAreRoundedOnce) {
   shapes.push_back({DType::kFloat32, 8 * kColumnSumBlocks + 11, 8});  // more rows than blocks have
   for (const Shape& s : shapes) {
     const Tensor dy(s.type, normal(s.rows * s.width, 5));
-    BiasBackward p{.rows = s.rows, .width = s.width, .type = s.type};
-    p.dy = upload(dy);
+    BiasBackward p{.rows = s.rows, .width = s.width, .dy = {upload(dy), s.type}};
+    p.quantum_log2 = kQuantum;
     p.d_bias.exact = upload(std::vector<int64_t>(static_cast<size_t>(s.width), 3));
-    p.rounding = {.quantum_log2 = kQuantum, .overflow = upload(std::vector<uint32_t>{0})};
-    p.scratch = allocate<float>(bias_scratch_floats(s.width));
-    ASSERT_EQ(cudaSuccess, bias_backward(p, stream_));
+    p.overflow = upload(std::vector<uint32_t>{0});
+    auto* const scratch = allocate<float>(bias_scratch_floats(s.width));
+    ASSERT_EQ(cudaSuccess, bias_backward(p, scratch, stream_));
     EXPECT_TRUE(near(doubles(download(p.d_bias.exact, s.width), kQuantum),
                      reference::column_sums(s.rows, s.width, dy.doubles()), 1e-4, 1e-6));
-    EXPECT_EQ(0u, download(p.rounding.overflow, 1)[0]);
+    EXPECT_EQ(0u, download(p.overflow, 1)[0]);
   }
 }
 
@@ -161,25 +181,19 @@ TEST_P(CudaElementwiseTest, EmbeddingAndItsGradient) {
              reference::embedding(s.width, kTokens, kOffset, tokens, wte.doubles(), wpe.doubles()),
              1e-6, rounding_of(s.type) + 1e-6));
 
-    EmbeddingBackward b{.rows = of_batch, .width = s.width, .vocab = kVocab};
-    b.positions = kTokens + kOffset;
-    b.type = s.type;
-    b.tokens = f.tokens;
-    b.dy = upload(dy);
+    EmbeddingBackward b = backward_of(s.width, f.tokens, kVocab, {upload(dy), s.type});
     b.d_wte.exact = upload(std::vector<int64_t>(static_cast<size_t>(kVocab * s.width), 0));
     const std::vector<float> before = normal((kTokens + kOffset) * s.width, 14);
     b.d_wpe.sum = upload(before);
-    b.rounding = {
-        .quantum_log2 = kQuantum, .partials = kRows, .overflow = upload(std::vector<uint32_t>{0})};
-    b.scratch = allocate<int32_t>(embedding_scratch_ints(kRows, kVocab));
-    ASSERT_EQ(cudaSuccess, embedding_backward(b, stream_));
+    b.partials = kRows;
+    ASSERT_EQ(cudaSuccess, backward(b, of_batch, kTokens + kOffset));
     const auto r = reference::embedding_backward(s.width, kTokens, kOffset, tokens, dy.doubles(),
                                                  kVocab, kTokens + kOffset);
     EXPECT_TRUE(
         near(doubles(download(b.d_wte.exact, kVocab * s.width), kQuantum), r.d_wte, 1e-9, 0));
     EXPECT_TRUE(near(doubles(download(b.d_wpe.sum, (kTokens + kOffset) * s.width)),
                      r.d_wpe + doubles(before), 1e-5, 1e-6));
-    EXPECT_EQ(0u, download(b.rounding.overflow, 1)[0]);
+    EXPECT_EQ(0u, download(b.overflow, 1)[0]);
   }
 }
 
@@ -241,26 +255,19 @@ TEST_P(CudaElementwiseTest, EmbeddingGradientOfFrequentTokens) {
   for (const Shape& s : {Shape{DType::kBFloat16, 0, 72}, Shape{DType::kFloat32, 0, 261}}) {
     const Tensor dy(s.type, normal(kRows * s.width, 15));
     const std::vector<float> before = normal(kVocab * s.width, 16);
-    EmbeddingBackward b{.rows = upload(sequences_of({kTokens, kTokens, kTokens, kTokens})),
-                        .width = s.width,
-                        .vocab = kVocab,
-                        .positions = kTokens};
-    b.type = s.type;
-    b.tokens = upload(tokens);
-    b.dy = upload(dy);
+    const DeviceRows rows = upload(sequences_of({kTokens, kTokens, kTokens, kTokens}));
+    EmbeddingBackward b = backward_of(s.width, upload(tokens), kVocab, {upload(dy), s.type});
     b.d_wte.sum = upload(before);
     b.d_wpe.exact = upload(std::vector<int64_t>(static_cast<size_t>(kTokens * s.width), 5));
-    b.rounding = {
-        .quantum_log2 = kQuantum, .partials = kRows, .overflow = upload(std::vector<uint32_t>{0})};
-    b.scratch = allocate<int32_t>(embedding_scratch_ints(kRows, kVocab));
-    ASSERT_EQ(cudaSuccess, embedding_backward(b, stream_));
+    b.partials = kRows;
+    ASSERT_EQ(cudaSuccess, backward(b, rows, kTokens));
     const auto r =
         reference::embedding_backward(s.width, kTokens, 0, tokens, dy.doubles(), kVocab, kTokens);
     EXPECT_TRUE(near(doubles(download(b.d_wte.sum, kVocab * s.width)), r.d_wte + doubles(before),
                      1e-5, 1e-6));
     EXPECT_TRUE(
         near(doubles(download(b.d_wpe.exact, kTokens * s.width), kQuantum), r.d_wpe, 1e-9, 0));
-    EXPECT_EQ(0u, download(b.rounding.overflow, 1)[0]);
+    EXPECT_EQ(0u, download(b.overflow, 1)[0]);
   }
 }
 
@@ -289,17 +296,11 @@ TEST_P(CudaElementwiseTest, EmbeddingOfSequencesOfAnyLengthIsThatOfEachAlone) {
     const std::vector<float> rows =
         download(static_cast<const float*>(f.y.data), of_batch.count * kWidth);
     y.insert(y.end(), rows.begin(), rows.end());
-    EmbeddingBackward b{.rows = of_batch, .width = kWidth, .vocab = kVocab};
-    b.positions = kPositions;
-    b.type = DType::kFloat32;
-    b.tokens = f.tokens;
-    b.dy = upload(dy) + first * kWidth;
+    EmbeddingBackward b = backward_of(kWidth, f.tokens, kVocab, upload(dy) + first * kWidth);
     b.d_wte.exact = d_wte;
     b.d_wpe.exact = d_wpe;
-    b.rounding = {
-        .quantum_log2 = kQuantum, .partials = kRows, .overflow = upload(std::vector<uint32_t>{0})};
-    b.scratch = allocate<int32_t>(embedding_scratch_ints(kRows, kVocab));
-    ASSERT_EQ(cudaSuccess, embedding_backward(b, stream_));
+    b.partials = kRows;
+    ASSERT_EQ(cudaSuccess, backward(b, of_batch, kPositions));
   };
   std::vector<float> y[2];
   int64_t* d_wte[2];
@@ -338,19 +339,14 @@ TEST_P(CudaElementwiseTest, PartsOfATableMakeUpTheWhole) {
     f.y = {allocate(s.type, kRows * s.width), s.type};
     ASSERT_EQ(cudaSuccess, embedding_forward(f, rows, stream_));
     const Vector whole = download(f.y.data, s.type, kRows * s.width).doubles();
-    EmbeddingBackward b{.rows = rows, .width = s.width, .vocab = kVocab, .positions = kPositions};
-    b.type = s.type;
-    b.tokens = f.tokens;
-    b.dy = upload(dy);
+    EmbeddingBackward b = backward_of(s.width, f.tokens, kVocab, {upload(dy), s.type});
     const auto zeros = [&](int64_t count) {
       return upload(std::vector<int64_t>(static_cast<size_t>(count * s.width), 0));
     };
     b.d_wte.exact = zeros(kVocab);
     b.d_wpe.exact = zeros(kPositions);
-    b.rounding = {
-        .quantum_log2 = kQuantum, .partials = kRows, .overflow = upload(std::vector<uint32_t>{0})};
-    b.scratch = allocate<int32_t>(embedding_scratch_ints(kRows, kVocab));
-    ASSERT_EQ(cudaSuccess, embedding_backward(b, stream_));
+    b.partials = kRows;
+    ASSERT_EQ(cudaSuccess, backward(b, rows, kPositions));
     const auto d_wte = download(b.d_wte.exact, kVocab * s.width);
     const auto d_wpe = download(b.d_wpe.exact, kPositions * s.width);
 
@@ -373,11 +369,10 @@ TEST_P(CudaElementwiseTest, PartsOfATableMakeUpTheWhole) {
         sum[i] += y[i];
       }
       EmbeddingBackward of_part = b;
-      of_part.first_token = first;
-      of_part.vocab = end - first;
+      of_part.held = part.held;
       of_part.d_wte.exact = zeros(end - first);
       of_part.d_wpe = {};
-      ASSERT_EQ(cudaSuccess, embedding_backward(of_part, stream_));
+      ASSERT_EQ(cudaSuccess, backward(of_part, rows, kPositions));
       const auto found = download(of_part.d_wte.exact, (end - first) * s.width);
       parts.insert(parts.end(), found.begin(), found.end());
     }
@@ -389,12 +384,12 @@ TEST_P(CudaElementwiseTest, PartsOfATableMakeUpTheWhole) {
     ASSERT_EQ(cudaSuccess, embedding_forward(positions, rows, stream_));
     EXPECT_EQ(whole, download(positions.y.data, s.type, kRows * s.width).doubles());
     EmbeddingBackward alone = b;
-    alone.vocab = 0;
+    alone.held = {.count = 0};
     alone.d_wte = {};
     alone.d_wpe.exact = zeros(kPositions);
-    ASSERT_EQ(cudaSuccess, embedding_backward(alone, stream_));
+    ASSERT_EQ(cudaSuccess, backward(alone, rows, kPositions));
     EXPECT_EQ(d_wpe, download(alone.d_wpe.exact, kPositions * s.width));
-    EXPECT_EQ(0u, download(b.rounding.overflow, 1)[0]);
+    EXPECT_EQ(0u, download(b.overflow, 1)[0]);
   }
 }
 
@@ -402,22 +397,20 @@ TEST_P(CudaElementwiseTest, RefusesAnEmbeddingOfNoTable) {
   const DeviceRows rows{.count = 1};
   float memory[8] = {};  // no kernel runs
   EXPECT_EQ(cudaErrorInvalidValue, embedding_forward({.width = 8, .y = memory}, rows, stream_));
-  EXPECT_EQ(cudaErrorInvalidValue,
-            embedding_backward({.rows = rows, .width = 8, .vocab = 0}, stream_));
+  for (const int64_t tokens : {int64_t{0}, TokenRange().count}) {
+    EXPECT_EQ(cudaErrorInvalidValue, embedding_backward({.width = 8, .held = {.count = tokens}},
+                                                        rows, 0, nullptr, stream_))
+        << tokens;
+  }
 }
 
 TEST_P(CudaElementwiseTest, EmbeddingGradientThatDoesNotFitRaisesTheFlag) {
   std::vector<float> dy(16, 1.0F);
   dy[3] = 0x1p30F;  // times 2^40 is beyond 2^62
-  EmbeddingBackward b{.rows = {.count = 2}, .width = 8, .vocab = 3};
-  b.type = DType::kFloat32;
-  b.tokens = upload(std::vector<int32_t>{1, 1});
-  b.dy = upload(dy);
+  EmbeddingBackward b = backward_of(8, upload(std::vector<int32_t>{1, 1}), 3, upload(dy));
   b.d_wte.exact = upload(std::vector<int64_t>(24, 7));
-  b.rounding = {.quantum_log2 = kQuantum, .overflow = upload(std::vector<uint32_t>{0})};
-  b.scratch = allocate<int32_t>(embedding_scratch_ints(2, 3));
-  ASSERT_EQ(cudaSuccess, embedding_backward(b, stream_));
-  EXPECT_EQ(1u, download(b.rounding.overflow, 1)[0]);
+  ASSERT_EQ(cudaSuccess, backward(b, {.count = 2}, 0));
+  EXPECT_EQ(1u, download(b.overflow, 1)[0]);
   const std::vector<int64_t> sums = download(b.d_wte.exact, 24);
   EXPECT_EQ((int64_t{1} << kQuantum) + 7, sums[8 + 3]) << "what does not fit adds nothing";
   EXPECT_EQ((int64_t{2} << kQuantum) + 7, sums[8 + 4]);

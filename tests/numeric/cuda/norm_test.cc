@@ -43,7 +43,8 @@ TEST_P(CudaNormTest, ForwardAddsResidualAndBias) {
     const std::vector<float> gamma = normal(s.width, 4);
     const std::vector<float> beta = normal(s.width, 5);
     LayerNormForward p{.rows = s.rows, .width = s.width, .x = {upload(x), s.type}};
-    const NormAddends add{upload(residual), upload(bias), allocate(s.type, count)};
+    const NormAddends add{
+        {upload(residual), s.type}, upload(bias), {allocate(s.type, count), s.type}};
     p.gamma = upload(gamma);
     p.beta = upload(beta);
     p.y = {allocate(s.type, count), s.type};
@@ -52,7 +53,7 @@ TEST_P(CudaNormTest, ForwardAddsResidualAndBias) {
     ASSERT_EQ(cudaSuccess, layer_norm_forward(p, add, stream_));
 
     const Vector sum = x.doubles() + residual.doubles() + doubles(bias);
-    const Vector rounded = download(add.sum, s.type, count).doubles();
+    const Vector rounded = download(add.sum.data, s.type, count).doubles();
     EXPECT_TRUE(near(rounded, sum, 1e-6, rounding_of(s.type) + 1e-6)) << s.width;
     const auto r =
         reference::layer_norm(s.rows, s.width, rounded, doubles(gamma), doubles(beta), kEpsilon);
@@ -74,10 +75,11 @@ TEST_P(CudaNormTest, BackwardAddsTheResidualsGradient) {
     const std::vector<float> before = normal(s.width, 15);
     const auto forward = reference::layer_norm(s.rows, s.width, x.doubles(), doubles(gamma),
                                                Vector(static_cast<size_t>(s.width)), kEpsilon);
-    LayerNormBackward p{.rows = s.rows, .width = s.width, .type = s.type};
-    p.dy = upload(dy);
-    p.x = upload(x);
-    p.d_residual = p.dx = upload(d_residual);
+    LayerNormBackward p{.rows = s.rows, .width = s.width};
+    p.dy = {upload(dy), s.type};
+    p.x = {upload(x), s.type};
+    p.dx = {upload(d_residual), s.type};
+    p.d_residual = p.dx;
     p.gamma = upload(gamma);
     p.mean = upload(std::vector<float>(forward.mean.begin(), forward.mean.end()));
     p.rstd = upload(std::vector<float>(forward.rstd.begin(), forward.rstd.end()));
@@ -92,7 +94,7 @@ TEST_P(CudaNormTest, BackwardAddsTheResidualsGradient) {
     const double of_sums = 1e-5 + 2e-7 * static_cast<double>(s.rows);
     auto r = reference::layer_norm_backward(s.rows, s.width, dy.doubles(), x.doubles(),
                                             doubles(gamma), kEpsilon);
-    const Vector dx = download(p.dx, s.type, count).doubles();
+    const Vector dx = download(p.dx.data, s.type, count).doubles();
     EXPECT_TRUE(near(dx, r.dx + d_residual.doubles(), 2e-5, rounding_of(s.type) + 1e-5)) << s.width;
     EXPECT_TRUE(
         near(doubles(download(p.d_gamma.sum, s.width)), r.dgamma + doubles(before), of_sums, 1e-5))
@@ -121,12 +123,12 @@ TEST_P(CudaNormTest, RootMeanSquare) {
     f.y = {allocate(s.type, count), s.type};
     f.rstd = allocate<float>(s.rows);
     ASSERT_EQ(cudaSuccess, layer_norm_forward(f, {}, stream_));
-    LayerNormBackward b{.rows = s.rows, .width = s.width, .centred = false, .type = s.type};
-    b.dy = upload(dy);
-    b.x = f.x.data;
+    LayerNormBackward b{.rows = s.rows, .width = s.width, .centred = false};
+    b.dy = {upload(dy), s.type};
+    b.x = f.x;
     b.gamma = gamma_on_device;
     b.rstd = f.rstd;
-    b.dx = allocate(s.type, count);
+    b.dx = {allocate(s.type, count), s.type};
     b.d_gamma.sum = upload(zero);
     b.scratch = allocate<float>(norm_scratch_floats(s.width));
     ASSERT_EQ(cudaSuccess, layer_norm_backward(b, stream_));
@@ -137,14 +139,32 @@ TEST_P(CudaNormTest, RootMeanSquare) {
     const auto r = reference::rms_norm_backward(s.rows, s.width, dy.doubles(), x.doubles(),
                                                 doubles(gamma), kEpsilon);
     EXPECT_TRUE(
-        near(download(b.dx, s.type, count).doubles(), r.dx, 2e-5, rounding_of(s.type) + 1e-5));
+        near(download(b.dx.data, s.type, count).doubles(), r.dx, 2e-5, rounding_of(s.type) + 1e-5));
     EXPECT_TRUE(near(doubles(download(b.d_gamma.sum, s.width)), r.dgamma,
                      1e-5 + 2e-7 * static_cast<double>(s.rows), 1e-5));
   }
 }
 
+TEST_P(CudaNormTest, RefusesElementsOfTwoTypes) {
+  float memory[8] = {};  // no kernel runs
+  const Elements other(memory, DType::kBFloat16);
+  LayerNormForward f{.rows = 1, .width = 8, .x = memory, .y = memory};
+  EXPECT_EQ(cudaErrorInvalidValue, layer_norm_forward(f, {.residual = other}, stream_));
+  EXPECT_EQ(cudaErrorInvalidValue, layer_norm_forward(f, {.sum = other}, stream_));
+  f.y = other;
+  EXPECT_EQ(cudaErrorInvalidValue, layer_norm_forward(f, {}, stream_));
+  LayerNormBackward b{.rows = 1, .width = 8, .dy = other, .x = memory};
+  EXPECT_EQ(cudaErrorInvalidValue, layer_norm_backward(b, stream_));
+  b.dy = memory;
+  b.d_residual = other;
+  EXPECT_EQ(cudaErrorInvalidValue, layer_norm_backward(b, stream_));
+  b.d_residual = {};
+  b.dx = other;
+  EXPECT_EQ(cudaErrorInvalidValue, layer_norm_backward(b, stream_));
+}
+
 TEST_P(CudaNormTest, ARowSumThatDoesNotFitRaisesTheFlag) {
-  LayerNormBackward p{.rows = 2, .width = 8, .type = DType::kFloat32};
+  LayerNormBackward p{.rows = 2, .width = 8};
   std::vector<float> dy(16, 1.0F);
   dy[3] = 0x1p30F;  // times 2^40 is beyond 2^62
   p.dy = upload(dy);
@@ -152,7 +172,7 @@ TEST_P(CudaNormTest, ARowSumThatDoesNotFitRaisesTheFlag) {
   p.gamma = upload(normal(8, 2));
   p.mean = upload(std::vector<float>{0, 0});
   p.rstd = upload(std::vector<float>{1, 1});
-  p.dx = allocate(DType::kFloat32, 16);
+  p.dx = allocate<float>(16);
   p.d_beta.exact = upload(std::vector<int64_t>(8, 7));
   p.rounding = {.quantum_log2 = kQuantum, .overflow = upload(std::vector<uint32_t>{0})};
   p.scratch = allocate<float>(norm_scratch_floats(8));

@@ -249,22 +249,47 @@ TEST_P(CudaOptimizerTest, WhatDoesNotFitIsNotSquared) {
   }
 }
 
+TEST_P(CudaOptimizerTest, SumsAreAddedToTheBit) {
+  for (const int64_t count : {1, 255, 257, 2051}) {
+    const std::vector<float> x = normal(count + 1, static_cast<uint32_t>(count));
+    std::vector<float> sums = normal(count + 1, 5, 0x1p12F);  // the last is none of them
+    std::vector<int64_t> x_exact;
+    std::vector<int64_t> exact;
+    for (size_t i = 0; i < x.size(); ++i) {
+      x_exact.push_back(std::llrint(static_cast<double>(x[i]) * 0x1p40) * 3 + 1);
+      exact.push_back(std::llrint(static_cast<double>(sums[i]) * 0x1p40) * 5 - 1);
+    }
+    float* const on_device = upload(sums);
+    int64_t* const exact_on_device = upload(exact);
+    ASSERT_EQ(cudaSuccess, add_sums(upload(x), on_device, count, stream_));
+    ASSERT_EQ(cudaSuccess, add_sums(upload(x_exact), exact_on_device, count, stream_));
+    for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
+      sums[i] += x[i];
+      exact[i] += x_exact[i];
+    }
+    EXPECT_EQ(sums, download(on_device, count + 1)) << count;
+    EXPECT_EQ(exact, download(exact_on_device, count + 1)) << count;
+    EXPECT_EQ(cudaErrorInvalidValue, add_sums(upload(x), exact_on_device, count, stream_));
+    EXPECT_EQ(cudaErrorInvalidValue, add_sums(upload(x_exact), on_device, count, stream_));
+    EXPECT_EQ(cudaErrorInvalidValue, add_sums({}, on_device, count, stream_));
+  }
+}
+
 TEST_P(CudaOptimizerTest, CastsAndFill) {
   for (const int64_t count : {1, 8, 2051}) {
     const std::vector<float> x = normal(count, 3);
     const Tensor expected(DType::kBFloat16, x);
-    void* const bf16 = allocate(DType::kBFloat16, count);
+    const Elements bf16(allocate(DType::kBFloat16, count), DType::kBFloat16);
     void* const back = allocate(DType::kFloat32, count);
-    ASSERT_EQ(cudaSuccess,
-              cast(upload(x), DType::kFloat32, bf16, DType::kBFloat16, count, stream_));
-    ASSERT_EQ(cudaSuccess, cast(bf16, DType::kBFloat16, back, DType::kFloat32, count, stream_));
-    EXPECT_EQ(expected.bf16, download(bf16, DType::kBFloat16, count).bf16);
+    ASSERT_EQ(cudaSuccess, cast(upload(x), bf16, count, stream_));
+    ASSERT_EQ(cudaSuccess, cast(bf16, {back, DType::kFloat32}, count, stream_));
+    EXPECT_EQ(expected.bf16, download(bf16.data, DType::kBFloat16, count).bf16);
     EXPECT_EQ(expected.doubles(), download(back, DType::kFloat32, count).doubles());
-    ASSERT_EQ(cudaSuccess, fill(back, DType::kFloat32, 2.5F, count, stream_));
+    ASSERT_EQ(cudaSuccess, fill({back, DType::kFloat32}, 2.5F, count, stream_));
     EXPECT_EQ(Vector(static_cast<size_t>(count), 2.5),
               download(back, DType::kFloat32, count).doubles());
   }
-  EXPECT_EQ(cudaErrorInvalidValue, fill(nullptr, DType::kInt32, 0, 8, stream_));
+  EXPECT_EQ(cudaErrorInvalidValue, fill({nullptr, DType::kInt32}, 0, 8, stream_));
 }
 
 }  // namespace

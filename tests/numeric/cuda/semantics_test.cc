@@ -53,10 +53,10 @@ TEST_P(CudaSemanticsTest, ALaunchAfterAPollReportsItsOwnStatus) {
   constexpr int64_t kMany = int64_t{1} << 16U;
   auto* const x = allocate<float>(kMany);
   for (int i = 0; i < 32; ++i)
-    ASSERT_EQ(cudaSuccess, fill(x, DType::kFloat32, 1, kMany, stream_));
+    ASSERT_EQ(cudaSuccess, fill(x, 1, kMany, stream_));
   const cudaError_t poll = cudaStreamQuery(stream_);
   EXPECT_TRUE(poll == cudaSuccess || poll == cudaErrorNotReady);
-  EXPECT_EQ(cudaSuccess, fill(x, DType::kFloat32, 2, kMany, stream_));
+  EXPECT_EQ(cudaSuccess, fill(x, 2, kMany, stream_));
   EXPECT_EQ(cudaSuccess, cudaStreamSynchronize(stream_));
   const cudaError_t last = cudaGetLastError();  // the poll's, for who asks
   EXPECT_TRUE(last == cudaSuccess || last == poll);

@@ -90,12 +90,50 @@ Definitions repeated(const std::vector<SourceFile>& files) {
   return definitions;
 }
 
-TEST(TypeNamesTest, NoTypeIsDefinedTwiceInANamespace) {
+/// The types of `header` that a namespace within theirs defines again, which hides them there. By
+/// qualified name of the second definition.
+Definitions hidden(const std::string& header, const std::vector<SourceFile>& files) {
+  Definitions definitions;
+  for (const SourceFile& file : files)
+    add_definitions(file, definitions);
+  Definitions found;
+  for (const auto& [name, in_files] : definitions) {
+    if (std::ranges::find(in_files, header) == in_files.end()) continue;
+    const size_t at = name.rfind("::") + 2;
+    for (const auto& [other, where] : definitions) {
+      if (other.size() > name.size() && other.starts_with(name.substr(0, at)) &&
+          other.ends_with("::" + name.substr(at))) {
+        found[other] = where;
+      }
+    }
+  }
+  return found;
+}
+
+std::vector<SourceFile> product_files() {
   std::vector<SourceFile> product = read_source_tree(testing_support::source_folder());
   std::erase_if(product, [](const SourceFile& file) {
     return !is_code(file.path) || file.path.starts_with("tests/");
   });
-  Definitions found = repeated(product);
+  return product;
+}
+
+TEST(TypeNamesTest, NoOperationIsDefinedAgainForADevice) {
+  EXPECT_THAT(hidden("kernels/kernel_set.h", product_files()), IsEmpty())
+      << "let the launcher take the operation and further arguments, or rename the struct";
+}
+
+TEST(TypeNamesTest, ATypeIsHiddenWithinItsNamespaceAlone) {
+  const std::vector<SourceFile> files = {
+      {"a.h", "namespace n {\nstruct Op {};\nstruct Other {};\n}  // namespace n\n"},
+      {"b.h", "namespace n::m {\nstruct Op {\n};\nstruct NoOp {};\n}  // namespace n::m\n"},
+      {"c.h", "namespace o {\nstruct Op {};\n}  // namespace o\n"}};
+  EXPECT_THAT(hidden("a.h", files), ElementsAre(Pair("n::m::Op", ElementsAre("b.h"))));
+  EXPECT_THAT(hidden("b.h", files), IsEmpty());
+}
+
+TEST(TypeNamesTest, NoTypeIsDefinedTwiceInANamespace) {
+  Definitions found = repeated(product_files());
   for (const Alternative& alternative : kAlternatives)
     EXPECT_EQ(found.erase(alternative.name), 1U) << alternative.name << ", " << alternative.why;
   EXPECT_THAT(found, IsEmpty()) << "rename one of the two";

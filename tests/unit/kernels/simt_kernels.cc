@@ -119,6 +119,9 @@ __global__ void matrix_product_kernel(Arguments a, ProductMistakes m) {
 }
 
 __global__ void increment_kernel(Arguments a) { a.out[threadIdx.x] = a.in[threadIdx.x] + 1; }
+__global__ void __launch_bounds__(kThreads) bounded_kernel(Arguments a) {
+  a.out[threadIdx.x] = a.in[threadIdx.x] + 1;
+}
 
 constexpr size_t kTileBytes = kThreads * sizeof(float);
 
@@ -154,6 +157,8 @@ SIMPLE_LAUNCH(atomic_sum, atomic_sum_kernel, 2, 32, 0)
 SIMPLE_LAUNCH(plain_sum, plain_sum_kernel, 2, 32, 0)
 SIMPLE_LAUNCH(increment, increment_kernel, 1, kThreads, 0)
 SIMPLE_LAUNCH(approximations, approximations_kernel, 1, kThreads, 0)
+SIMPLE_LAUNCH(bounded, bounded_kernel, 1, kThreads, 0)
+SIMPLE_LAUNCH(beyond_its_bounds, bounded_kernel, 1, kThreads + 1, 0)
 SIMPLE_LAUNCH(too_many_threads, increment_kernel, 1, 1025, 0)
 SIMPLE_LAUNCH(too_much_shared_memory, increment_kernel, 1, kThreads, size_t{228} * 1024)
 #undef SIMPLE_LAUNCH

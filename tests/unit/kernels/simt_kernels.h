@@ -56,6 +56,8 @@ cudaError_t ldmatrix_misaligned(const Arguments& a, cudaStream_t stream);
 
 // out[i] = in[i] + 1.
 cudaError_t increment(const Arguments& a, cudaStream_t stream);
+cudaError_t bounded(const Arguments& a, cudaStream_t stream);
+cudaError_t beyond_its_bounds(const Arguments& a, cudaStream_t stream);
 cudaError_t too_many_threads(const Arguments& a, cudaStream_t stream);
 cudaError_t too_much_shared_memory(const Arguments& a, cudaStream_t stream);
 
