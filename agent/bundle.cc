@@ -15,7 +15,8 @@ namespace fs = std::filesystem;
 
 constexpr char kOwnProgram[] = "/proc/self/exe";
 /// Parts of libc.so.6 since glibc 2.34, which keeps these files for older libraries. The agent
-/// loads none of them, but NVIDIA's libnvidia-ml.so.1, which it opens later, needs them.
+/// loads none of them, but NVIDIA's libnvidia-ml.so.1, which it opens later, needs them. Images
+/// have them by tools/images/packages.py.
 constexpr const char* kFormerLibraries[] = {"libdl.so.2", "libpthread.so.0", "librt.so.1"};
 
 /// What the dynamic loader has put into this process.

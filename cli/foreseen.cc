@@ -58,11 +58,17 @@ Status check_goes_further(const std::filesystem::path& checkpoints) {
           "); put the steps back"};
 }
 
-/// A warning; empty: it fits.
+/// check_planned() and check_memory(). `may_find_gpus`: what does not fit is a warning.
 Result<std::string> fits_here(const engine::MemoryPlan& plan, const api::TrainingJobSpec& job,
-                              const api::EngineSpec& complete) {
-  TRAINYARD_TRY(check_planned(job, plan));
-  return engine::check_memory(plan, {0, api::ranks_of(job)}, complete, engine::memory_room());
+                              api::EngineSpec complete, bool may_find_gpus) {
+  TRAINYARD_TRY(engine::check_file_size(plan));
+  const Status limits = check_planned(job, plan);
+  if (!limits && !may_find_gpus) return limits.error();
+  if (!limits) return engine::kOnCpus + limits.error().message;
+  if (may_find_gpus) complete.runtime.memory_check = api::MemoryCheck::kWarn;
+  TRAINYARD_ASSIGN(const std::string doubt, engine::check_memory(plan, {0, api::ranks_of(job)},
+                                                                 complete, engine::memory_room()));
+  return (may_find_gpus && !doubt.empty() ? engine::kOnCpus : "") + doubt;
 }
 
 }  // namespace
@@ -105,15 +111,17 @@ Result<Foreseen> foresee(const api::TrainingJob& job, const std::filesystem::pat
   Foreseen foreseen{.doubt = "", .cut = cut_text(plan), .bubble = bubble_of(plan), .rates = ""};
   if (result && !over && result->step < complete.steps)
     foreseen.rates = rates_text(complete, result->step);
-  Result<std::string> here = fits_here(plan, spec, complete);
-  if (!here && !engine::may_find_gpus(complete, gpus)) return here.error();
-  foreseen.doubt = here ? *std::move(here) : std::string(engine::kOnCpus) + here.error().message;
+  TRAINYARD_ASSIGN(foreseen.doubt,
+                   fits_here(plan, spec, complete, engine::may_find_gpus(complete, gpus)));
   if (!foreseen.doubt.empty()) return foreseen;
   // A limit of pods limits nothing here, and nobody traces there.
   place.trace_ring_bytes = 0;
   TRAINYARD_ASSIGN(const engine::MemoryPlan untraced, engine::plan_job(complete, place));
   const auto in_pods = engine::check_pod_memory(untraced, spec, complete);
-  foreseen.doubt = in_pods ? *in_pods : "in a cluster: " + in_pods.error().message;
+  const bool may_find = engine::may_find_gpus(complete, api::gpus_of_trainer(spec));
+  foreseen.doubt = in_pods ? *in_pods : in_pods.error().message;
+  if (!foreseen.doubt.empty())
+    foreseen.doubt = "in a cluster: " + ((may_find ? engine::kOnCpus : "") + foreseen.doubt);
   return foreseen;
 }
 

@@ -18,8 +18,9 @@ struct Foreseen {
   std::string rates;             ///< the learning rates of a complete run that is trained further
 };
 
-/// Of a job that is to run in `run_dir`, with a trace or without, on a machine with so many `gpus`.
-/// Errors: what its ranks would refuse, before the run directory says anything of it.
+/// Of a job that is to run in `run_dir`, with a trace or without. Its ranks may find so many
+/// `gpus`. Errors: what they would refuse, before the run directory says anything of it; with
+/// device Auto, memory that is too small only where there are no GPUs.
 Result<Foreseen> foresee(const api::TrainingJob& job, const std::filesystem::path& run_dir,
                          bool traces, int64_t gpus);
 

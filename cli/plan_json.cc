@@ -65,7 +65,7 @@ void add_memory(Writer& out, const engine::MemoryPlan& plan, int rank) {
   out.json.end_object();
   out.integer("totalBytes", memory.total());
   out.integer("hostBytes", plan.host_bytes(rank));
-  out.integer("gpuBytes", plan.gpu_bytes(rank) + plan.driver_bytes(rank));
+  out.integer("gpuBytes", plan.whole_gpu_bytes(rank));
 }
 
 void add_stage(Writer& out, const engine::MemoryPlan& plan) {

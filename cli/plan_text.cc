@@ -44,7 +44,7 @@ double imbalance(const engine::MemoryPlan& plan, const std::vector<double>& shar
   return *std::max_element(by_rank.begin(), by_rank.end()) * stages.ranks();
 }
 
-/// A row of the largest rank's bytes: one of MemoryPlan's functions of a rank.
+/// A row of the largest rank's bytes, by one of MemoryPlan's functions.
 std::string size_row(const std::string& name, const JobPlan& job,
                      int64_t (engine::MemoryPlan::*bytes)(int rank) const) {
   return row(name, job, [bytes](const engine::MemoryPlan& plan) {
@@ -72,13 +72,10 @@ std::string memory_rows(const JobPlan& job) {
   bool is_first_of_host = on_gpu;
   for (const engine::MemoryPurpose purpose : shown_purposes(job)) {
     if (!is_on_device(purpose) && std::exchange(is_first_of_host, false)) {
-      const bool nccl = job.spec.runtime.transport == api::Transport::kNccl && job.ranks > 1;
+      const bool nccl = job.own_plan().nccl_bytes(job.own_plan().largest_rank()) > 0;
       text +=
           size_row(nccl ? "  driver and NCCL" : "  driver", job, &engine::MemoryPlan::driver_bytes);
-      text += row("total on its GPU", job, [](const engine::MemoryPlan& plan) {
-        const int rank = plan.largest_rank();
-        return text::size_text(plan.gpu_bytes(rank) + plan.driver_bytes(rank));
-      });
+      text += size_row("total on its GPU", job, &engine::MemoryPlan::whole_gpu_bytes);
     }
     text += row("  " + std::string(name_of(purpose)), job, [&](const engine::MemoryPlan& plan) {
       return text::size_text(plan.largest().of(purpose));
@@ -89,16 +86,15 @@ std::string memory_rows(const JobPlan& job) {
          size_row(on_gpu ? "total on its host" : "total", job, &engine::MemoryPlan::host_bytes);
 }
 
-/// Whether the job fits where it is planned.
+/// Whether this machine's memory holds the job, and what GPUs have to.
 std::string verdict_of(const JobPlan& job) {
-  if (!job.doubt.empty()) return "does not fit: " + job.doubt;
-  const std::string fits = "fits, " + text::size_text(job.room.bytes) + " available";
-  if (job.spec.device != api::DeviceKind::kCuda) return fits;
+  const std::string verdict = job.doubt.empty()
+                                  ? "fits, " + text::size_text(job.room.bytes) + " available"
+                                  : "does not fit: " + job.doubt;
+  if (job.spec.device != api::DeviceKind::kCuda) return verdict;
   const engine::MemoryPlan& plan = job.own_plan();
-  int64_t most = 0;
-  for (int rank = 0; rank < static_cast<int>(job.ranks); ++rank)
-    most = std::max(most, plan.gpu_bytes(rank) + plan.driver_bytes(rank));
-  return fits + "; each rank also needs a GPU with " + text::size_text(most);
+  return verdict + "; each rank also needs a GPU with " +
+         text::size_text(plan.whole_gpu_bytes(plan.largest_rank()));
 }
 
 }  // namespace
@@ -198,13 +194,17 @@ std::string plan_text(const JobPlan& job) {
 
 std::string plan_svg(const JobPlan& job) {
   constexpr double kGiB = 1 << 30;
-  BarChart chart{.title = job.name + " on " + text::counted(job.ranks, "rank") + ", largest rank",
+  const bool on_gpu = job.spec.device == api::DeviceKind::kCuda;
+  BarChart chart{.title = job.name + " on " + text::counted(job.ranks, "rank") + ", largest rank" +
+                          (on_gpu ? "'s GPU" : ""),
                  .unit = "GiB",
                  .layers = {},
                  .bars = {}};
-  const std::vector<engine::MemoryPurpose> purposes = shown_purposes(job);
+  std::vector<engine::MemoryPurpose> purposes = shown_purposes(job);
+  if (on_gpu) std::erase_if(purposes, [](auto purpose) { return !is_on_device(purpose); });
   for (const engine::MemoryPurpose purpose : purposes)
     chart.layers.emplace_back(name_of(purpose));
+  if (on_gpu) chart.layers.emplace_back("driver");
   for (size_t stage = 0; stage < job.stages.size(); ++stage) {
     const auto& planned = job.stages[stage].plan;
     if (!planned) continue;
@@ -212,6 +212,10 @@ std::string plan_svg(const JobPlan& job) {
                       .marked = static_cast<int>(stage) == job.own()};
     for (const engine::MemoryPurpose purpose : purposes)
       bar.values.push_back(static_cast<double>(planned->largest().of(purpose)) / kGiB);
+    if (on_gpu) {
+      bar.values.push_back(static_cast<double>(planned->driver_bytes(planned->largest_rank())) /
+                           kGiB);
+    }
     chart.bars.push_back(std::move(bar));
   }
   return render_bars(chart);

@@ -361,8 +361,11 @@ Result<int> run_job(const RunOptions& options, CommandContext& context) {
   if (fit) fit = control::local::check_entries(run_options.run_dir);
   Foreseen foreseen;
   if (fit) {
+    // The worker beside this program may have no CUDA, another one may.
+    const bool is_named =
+        std::getenv("TRAINYARD_WORKER") != nullptr;  // NOLINT(concurrency-mt-unsafe)
     Result<Foreseen> checked =
-        foresee(job, run_options.run_dir, options.trace_steps > 0, gpus_here());
+        foresee(job, run_options.run_dir, options.trace_steps > 0, is_named ? gpus_here() : 0);
     if (checked) {
       foreseen = *std::move(checked);
     } else {

@@ -74,8 +74,8 @@ Status check_engine(api::TrainingJobSpec spec, Checked& checked) {
   TRAINYARD_ASSIGN(const engine::Inputs inputs, engine::open_inputs(*spec.engine, {}));
   checked.doubt = inputs.shared_text;
   TRAINYARD_TRY(engine::check_inputs(*spec.engine, inputs, ranks));
-  TRAINYARD_ASSIGN(const std::string sharding, engine::check_pods(spec, &inputs));
-  if (checked.doubt.empty()) checked.doubt = sharding;
+  TRAINYARD_ASSIGN(const std::string pods, engine::check_pods(spec, &inputs));
+  checked.doubt += (checked.doubt.empty() || pods.empty() ? "" : "; ") + pods;
   checked.engine = spec.engine;
   TRAINYARD_TRY(engine::resolve_spec(*checked.engine, inputs));
   return engine::check_export_place(*spec.engine, inputs, {});

@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -53,6 +52,8 @@ int64_t allocated_host_bytes();
 
 /// Whether the program is linked with the race checker.
 bool has_race_checker();
+/// Whether host code that touches device memory ends the process: under AddressSanitizer.
+bool hides_device_memory();
 
 /// What an operation of one stream waits for and those of others bring about: what a library's
 /// kernels on several GPUs do by themselves.
@@ -77,6 +78,11 @@ enum class CallFault : uint8_t {
                ///< and all after it
   kNeverDone,  ///< what the call enqueued is not done before faults are released
 };
+/// The `at`-th call of a function, from 0.
+struct NumberedCall {
+  std::string function;
+  int64_t at = 0;
+};
 /// The fault of one call, and all calls that were seen.
 struct CallFaults {
   CallFault fault = CallFault::kNone;
@@ -92,10 +98,10 @@ struct CallFaults {
   bool has_happened = false;
   /// The first call on `device` that would not return, as what is never done comes before it.
   std::string waits_forever;
-  /// Where calls come from: return addresses of the innermost functions, one list per place.
-  /// Taken while `records_places`.
+  /// Where calls come from: return addresses of the innermost functions, one list per place, and
+  /// the first call from there. Taken while `records_places`.
   bool records_places = false;
-  std::set<std::vector<const void*>> places;
+  std::map<std::vector<const void*>, NumberedCall> places;
 };
 /// Of the whole process. Not to be touched while ranks run.
 CallFaults& call_faults();

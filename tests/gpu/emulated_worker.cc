@@ -1,8 +1,9 @@
 // trainyard-worker whose GPUs are the emulation and whose cuBLASLt is a double. What goes wrong is
-// in TRAINYARD_EMULATION, a JSON object; all members may be absent:
+// in TRAINYARD_EMULATION, a JSON object; all members may be absent, but for `function` and `at`
+// with a fault:
 //   devices        GPUs that the process sees; absent: one per rank of the machine
 //   memoryBytes    of each
-//   deadlineMs     of waits for the GPU
+//   deadlineMs     of waits for the GPU, where the fault is
 //   rank           whose process the fault is in, in the first generation
 //   fault          "error", "late" (what the call enqueued fails) or "never" (it is never done)
 //   function, at   the `at`-th call (from 0) of this function of CUDA's runtime
@@ -47,13 +48,13 @@ void set_up_emulation() {
   options.print_errors = false;
   options.devices = asked.value("devices", ranks);
   options.memory_bytes = asked.value("memoryBytes", options.memory_bytes);
-  if (asked.contains("deadlineMs"))
-    asked_deadline = std::chrono::milliseconds(asked["deadlineMs"].get<int64_t>());
 
   const bool is_first = environment(contract::kEnvGeneration, "1") == "1";
   const std::string rank = environment(contract::kEnvRank, "0");
   if (!is_first || !asked.contains("fault") || rank != std::to_string(asked.value("rank", 0)))
     return;
+  if (asked.contains("deadlineMs"))
+    asked_deadline = std::chrono::milliseconds(asked["deadlineMs"].get<int64_t>());
   simt::CallFaults& faults = simt::call_faults();
   const std::string fault = asked["fault"];
   faults.fault = fault == "late"    ? simt::CallFault::kLateError

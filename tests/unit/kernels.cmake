@@ -28,7 +28,7 @@ if(NOT TRAINYARD_SANITIZE AND NOT TRAINYARD_COVERAGE)
     set_tests_properties(kernels_${isa}_instructions_test PROPERTIES LABELS unit TIMEOUT 60)
   endforeach()
 endif()
-trainyard_emulated_test(kernels_simt SOURCES ${kernels_unit}/simt_test.cc
+trainyard_emulated_test(kernels_simt SOURCES ${kernels_unit}/simt_memory_test.cc ${kernels_unit}/simt_test.cc
                         KERNELS ${kernels_unit}/simt_kernels.cc)
 
 add_test(NAME gpu_check_test COMMAND python3 ${kernels_unit}/gpu_check_test.py ${CMAKE_SOURCE_DIR}/tools/gpu_check)

@@ -37,7 +37,7 @@ TEXTS = {
 FOR_THE_DRIVER = {
     "etc/debian_version": "12\n",
     "etc/ld.so.conf": "/usr/local/nvidia/lib64\n/usr/lib/x86_64-linux-gnu\n/usr/lib64\n",
-    # Of no library: glibc's sysdeps/generic/dl-cache.h, struct cache_file_new.
+    # It lists no library: glibc's sysdeps/generic/dl-cache.h, struct cache_file_new.
     "etc/ld.so.cache": struct.pack("<17s3sIIB3xI12x", b"glibc-ld.so.cache", b"1.1", 0, 0, 2, 0),
 }
 
@@ -143,7 +143,7 @@ def fill(tree: Tree, image: str, binaries: pathlib.Path) -> dict:
         for place, content in contents.items():
             tree.write(place, content, 0o755)
             if missing := packages.needed_by(out / place) - {pathlib.PurePath(name).name for name in libraries}:
-                raise packages.Fault(f"{place} of {wheel['name']} needs {', '.join(sorted(missing))}, which the image has not")
+                raise packages.Fault(f"{place} of {wheel['name']} needs {', '.join(sorted(missing))}, which the image lacks: add it to packages.former_libraries()")
     if from_wheels:
         for path, content in FOR_THE_DRIVER.items():
             tree.write(path, content)

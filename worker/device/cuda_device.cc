@@ -251,6 +251,9 @@ Result<CudaFacts> find_cuda_device(int index) {
                    "one for CUDA " + version_of(runtime / 1000 * 1000) +
                        " or newer: update it, or use engine.device: Cpu");
   }
+  if (Error failed = cuda_error("counting GPUs", error); failed.code == ErrorCode::kUnavailable) {
+    return failed;
+  }
   if (error != cudaSuccess && error != cudaErrorNoDevice) {
     return refused(std::string("the driver's answer ") + cudaGetErrorName(error) + " (" +
                        cudaGetErrorString(error) + ")",

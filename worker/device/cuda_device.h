@@ -34,7 +34,8 @@ struct CudaFacts {
 };
 
 /// The GPU `index` of this machine. Errors: kInvalidConfig saying what is missing and what to do:
-/// no GPU, a driver that is too old, a compute capability below 8.0.
+/// no GPU, a driver that is too old, a compute capability below 8.0; kUnavailable where the
+/// hardware has failed.
 Result<CudaFacts> find_cuda_device(int index);
 
 struct CudaDeviceOptions {

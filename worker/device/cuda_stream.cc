@@ -14,25 +14,7 @@ namespace {
 constexpr int kSpins = 2000;
 constexpr std::chrono::microseconds kPause{50};
 
-/// Whether the GPU, its memory or a link of it is at fault: another process or GPU may do.
-bool is_hardware(cudaError_t error) {
-  return error == cudaErrorDevicesUnavailable || error == cudaErrorECCUncorrectable ||
-         error == cudaErrorNvlinkUncorrectable || error == cudaErrorContained ||
-         error == cudaErrorHardwareStackError || error == cudaErrorSystemNotReady;
-}
-
 }  // namespace
-
-Error cuda_error(const std::string& what, cudaError_t error) {
-  const std::string text =
-      "CUDA: " + what + ": " + cudaGetErrorName(error) + ": " + cudaGetErrorString(error);
-  if (is_hardware(error)) {
-    return {ErrorCode::kUnavailable,
-            text + "; the GPU, its memory or a link is at fault, not the program: see nvidia-smi"};
-  }
-  const bool is_memory = error == cudaErrorMemoryAllocation;
-  return {is_memory ? ErrorCode::kUnavailable : ErrorCode::kInternal, text};
-}
 
 Result<std::unique_ptr<CudaStream>> CudaStream::create(std::chrono::milliseconds deadline) {
   std::unique_ptr<CudaStream> stream(new CudaStream(deadline));
@@ -98,9 +80,10 @@ Status CudaStream::poll(const Query& query, std::chrono::milliseconds deadline) 
   }
   note(cuda_error("a kernel or copy before this wait", error)
            .with_context(std::string("this process can run nothing more on this GPU") +
-                         (is_hardware(error) ? ""
-                                             : "; with CUDA_LAUNCH_BLOCKING=1 the message names "
-                                               "the instruction")));
+                         (kernels::cuda::is_hardware(error)
+                              ? ""
+                              : "; with CUDA_LAUNCH_BLOCKING=1 the message names "
+                                "the instruction")));
   return status_;
 }
 

@@ -11,12 +11,15 @@
 #include <vector>
 
 #include "common/base/error.h"
+#include "kernels/cuda/cuda_error.h"
 #include "kernels/simt/runtime.h"
 #include "worker/device/cuda_plan.h"
 #include "worker/device/cuda_repeats.h"
 #include "worker/device/cuda_spans.h"
 
 namespace trainyard::engine {
+
+using kernels::cuda::cuda_error;
 
 /// How many streams of a device are stuck.
 using StuckStreams = std::atomic<int>;
@@ -112,9 +115,5 @@ class CudaStream {
   std::unique_ptr<CudaRepeats> repeats_;
   std::unique_ptr<CudaSpans> spans_;
 };
-
-/// "CUDA: what: cudaErrorIllegalAddress: an illegal memory access was encountered". Codes:
-/// kUnavailable where memory or the hardware is the cause, else kInternal.
-Error cuda_error(const std::string& what, cudaError_t error);
 
 }  // namespace trainyard::engine

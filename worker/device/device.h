@@ -18,7 +18,7 @@
 
 namespace trainyard::engine {
 
-/// How long what a device was given may take, unless the job allows longer stalls.
+/// After this time a device that is not done has hung, unless the job allows more.
 inline constexpr std::chrono::minutes kDeviceDeadline{10};
 
 /// The shapes that the kernels of a device take; 0 and empty: any.

@@ -17,15 +17,18 @@ Result<api::DeviceKind> resolve_device(api::DeviceKind wanted, int local_rank,
                                        const CudaSupport* cuda) {
   if (wanted == api::DeviceKind::kCpu) return wanted;
   if (wanted == api::DeviceKind::kAuto) {
-    const bool has_gpu = cuda != nullptr && cuda->find(local_rank);
-    return has_gpu ? api::DeviceKind::kCuda : api::DeviceKind::kCpu;
+    if (cuda == nullptr) return api::DeviceKind::kCpu;
+    const Result<CudaFacts> found = cuda->find(local_rank);
+    if (!found && found.error().code == ErrorCode::kUnavailable) return found.error();
+    return found ? api::DeviceKind::kCuda : api::DeviceKind::kCpu;
   }
   if (cuda == nullptr) {
     return Error{
         ErrorCode::kInvalidConfig,
         "engine.device: found Cuda, wanted Cpu: this trainyard-worker was built "
-        "without CUDA; let TRAINYARD_WORKER name trainyard-worker-cuda, which is built where CMake "
-        "finds nvcc (TRAINYARD_CUDA=ON)"};
+        "without CUDA; in a cluster use the image trainyard/worker-cuda (the chart's "
+        "worker.gpuImage), elsewhere let TRAINYARD_WORKER name trainyard-worker-cuda, which is "
+        "built where CMake finds nvcc (TRAINYARD_CUDA=ON)"};
   }
   TRAINYARD_TRY(cuda->find(local_rank));
   return wanted;

@@ -15,7 +15,8 @@ kernels::DeviceFormats formats_of(api::DeviceKind kind, DType compute, DType sum
 
 /// What a rank computes on, which is the `local_rank`-th on its machine: Auto becomes Cuda where
 /// the program has CUDA (`cuda` is not null) and the machine a GPU for the rank, else Cpu. Errors:
-/// kInvalidConfig where the spec wants a GPU and there is none, saying what to do.
+/// kInvalidConfig where the spec wants a GPU and there is none, saying what to do; kUnavailable
+/// where the hardware of a GPU has failed.
 Result<api::DeviceKind> resolve_device(api::DeviceKind wanted, int local_rank,
                                        const CudaSupport* cuda);
 

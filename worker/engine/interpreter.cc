@@ -88,8 +88,13 @@ Result<ControlWord> Interpreter::run(StepSetup of_run) {
   machine_.device->end_part(status.has_value());
   if (status) status = machine_.device->status();
   if (!status) {
-    const int64_t step = setup.step + (setup.numerics.training ? 1 : 0);
-    const Error error = status.error().with_context("step " + std::to_string(step));
+    Error error = status.error();
+    // What a peer has failed with names its place itself.
+    if (error.code != ErrorCode::kAborted && error.code != ErrorCode::kPeerLost) {
+      const bool trains = setup.numerics.training;
+      error = error.with_context((trains ? "step " : "after step ") +
+                                 std::to_string(setup.step + (trains ? 1 : 0)));
+    }
     // Peers may wait for this rank in any group, and this one for them when it goes.
     machine_.groups->abort(error);
     return error;

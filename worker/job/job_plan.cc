@@ -142,12 +142,11 @@ Result<std::string> check_gpu_memory(const MemoryPlan& plan, const api::EngineSp
                                      int64_t memory_bytes) {
   int rank = 0;
   for (int other = 1; other < static_cast<int>(plan.ranks().size()); ++other) {
-    const auto all_of = [&](int r) { return plan.gpu_bytes(r) + plan.driver_bytes(r); };
-    if (all_of(other) > all_of(rank)) rank = other;
+    if (plan.whole_gpu_bytes(other) > plan.whole_gpu_bytes(rank)) rank = other;
   }
   const RankMemory& most = plan.ranks()[static_cast<size_t>(rank)];
   const int64_t outside = plan.driver_bytes(rank);
-  const int64_t needed = plan.gpu_bytes(rank) + outside;
+  const int64_t needed = plan.whole_gpu_bytes(rank);
   if (needed <= memory_bytes) return std::string();
   std::string table;
   for (size_t purpose = 0; purpose < kMemoryPurposes; ++purpose) {
@@ -194,6 +193,8 @@ std::string sharding_doubt(const MemoryPlan& plan, const MemoryPlan& at_stage_1,
   const layout::Mesh& mesh = plan.setup().mesh;
   const int64_t stage = plan.setup().spec.parallelism.zero_stage;
   if (mesh.pp == 1 || mesh.fsdp == 1 || stage < 2) return "";
+  if (plan.setup().spec.device == api::DeviceKind::kCuda)
+    return "";  // how large GPUs are is not known
   if (!need_of(at_stage_1, {0, mesh.size()}).fits(room)) return "";
   const auto sent = [](const MemoryPlan& of) {
     return number(of.step_of(of.largest_rank()).bytes_sent) / 1e6;

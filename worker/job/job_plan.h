@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <limits>
 #include <string>
-#include <string_view>
 
 #include "common/api/engine_spec.h"
 #include "common/api/training_job.h"
@@ -71,8 +70,8 @@ Result<std::string> check_pod_memory(const MemoryPlan& plan, const api::Training
 inline bool may_find_gpus(const api::EngineSpec& engine, int64_t gpus) {
   return engine.device == api::DeviceKind::kAuto && gpus > 0;
 }
-/// Begins a warning of what would be refused if they found none.
-inline constexpr std::string_view kOnCpus = "engine.device: Auto, if it chooses Cpu: ";
+/// Begins the warning that takes the place of a refusal then.
+inline constexpr char kOnCpus[] = "if engine.device: Auto chooses CPUs, the job does not fit: ";
 
 /// Whether they fit.
 bool fits_pods(const MemoryPlan& plan, const api::TrainingJobSpec& job);

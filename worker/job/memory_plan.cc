@@ -308,8 +308,13 @@ int64_t MemoryPlan::gpu_bytes(int rank) const {
 }
 
 int MemoryPlan::largest_rank() const {
-  const auto less = [](const RankMemory& a, const RankMemory& b) { return a.total() < b.total(); };
-  return static_cast<int>(std::max_element(ranks_.begin(), ranks_.end(), less) - ranks_.begin());
+  const auto bytes_of = [this](int rank) {
+    return on_gpu(setup_.spec) ? whole_gpu_bytes(rank) : ranks_[static_cast<size_t>(rank)].total();
+  };
+  int largest = 0;
+  for (int rank = 1; rank < static_cast<int>(ranks_.size()); ++rank)
+    if (bytes_of(rank) > bytes_of(largest)) largest = rank;
+  return largest;
 }
 
 OpFlops MemoryPlan::flops_of_stage(int stage, int tp) const {

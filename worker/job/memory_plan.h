@@ -119,8 +119,9 @@ class MemoryPlan {
   /// Of its GPU's memory, beside gpu_bytes(): the driver's, and what NCCL is taken to hold, where
   /// the ranks meet by it.
   int64_t driver_bytes(int rank) const;
+  int64_t whole_gpu_bytes(int rank) const { return gpu_bytes(rank) + driver_bytes(rank); }
   int64_t nccl_bytes(int rank) const;
-  /// The lowest of the ranks with the most bytes.
+  /// The lowest of the ranks with the most bytes, on GPUs with the most on its GPU.
   int largest_rank() const;
   const RankMemory& largest() const { return ranks_[static_cast<size_t>(largest_rank())]; }
   /// Cost: in proportion to units times ranks.

@@ -116,10 +116,11 @@ Result<std::string> check_pods(const api::TrainingJobSpec& job, const Inputs* in
                        .keeps_states = keeps_states(job),
                        .ranks_with_copies = ranks_with_copies(job)};
   TRAINYARD_ASSIGN(const MemoryPlan plan, plan_job(spec, place));
-  const Result<std::string> fits = check_pod_memory(plan, job, spec);
-  if (!fits && !may_find_gpus(spec, api::gpus_of_trainer(job))) return fits.error();
-  if (!fits) return std::string(kOnCpus) + fits.error().message;
-  if (!fits->empty() || !may_doubt) return *fits;
+  const bool may_find = may_find_gpus(spec, api::gpus_of_trainer(job));
+  if (may_find) spec.runtime.memory_check = api::MemoryCheck::kWarn;
+  TRAINYARD_ASSIGN(const std::string doubt, check_pod_memory(plan, job, spec));
+  if (!doubt.empty()) return (may_find ? kOnCpus : "") + doubt;
+  if (!may_doubt) return std::string();
   spec.parallelism.zero_stage = 1;
   TRAINYARD_ASSIGN(const MemoryPlan at_stage_1, plan_job(spec, place));
   return fits_pods(at_stage_1, job) ? sharding_doubt(plan, at_stage_1, {}) : std::string();

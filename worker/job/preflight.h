@@ -28,7 +28,8 @@ Status check_export_place(const api::EngineSpec& spec, const Inputs& inputs,
 
 /// Whether a job's pods have the memory that its ranks need (check_pod_memory), where the manifest
 /// sets a limit and its sizes are known: from `inputs` (null: they are elsewhere), or without them.
-/// Returns a warning: memory that is too little but not refused, or sharding_doubt(). Errors: kInvalidConfig naming the sizes and what to change.
+/// Returns a warning: memory that is too little but not refused, or sharding_doubt(). Errors:
+/// kInvalidConfig naming the sizes and what to change.
 Result<std::string> check_pods(const api::TrainingJobSpec& job, const Inputs* inputs);
 
 }  // namespace trainyard::engine

@@ -12,6 +12,9 @@
 namespace trainyard::engine {
 namespace {
 
+/// A rank whose GPU hangs says so before its peers give it up.
+constexpr std::chrono::minutes kBeforePeers{1};
+
 std::string capability_text(int64_t capability) {
   return std::to_string(capability / 10) + "." + std::to_string(capability % 10);
 }
@@ -26,8 +29,14 @@ Result<api::DeviceKind> agree_on_device(const WantedDevice& wanted, int local_ra
   const bool is_auto = wanted.named == api::DeviceKind::kAuto;
   const auto resolved = resolve_device(
       is_auto ? wanted.recorded.value_or(wanted.named) : wanted.named, local_rank, cuda);
-  if (!resolved && is_auto) return resolved.error().with_context(kWasOnGpu);
+  if (!resolved && is_auto && wanted.recorded) return resolved.error().with_context(kWasOnGpu);
   TRAINYARD_ASSIGN(const api::DeviceKind kind, resolved);
+  if (is_auto && !wanted.recorded && kind == api::DeviceKind::kCpu && wanted.sees_gpus) {
+    const auto refused = resolve_device(api::DeviceKind::kCuda, local_rank, cuda);
+    if (!refused)
+      tell("this machine has a GPU, but engine.device: Auto has chosen Cpu: " +
+           refused.error().message);
+  }
   if (world.size() == 1 || wanted.named == api::DeviceKind::kCpu) return kind;
   int64_t capability = 0;  // none
   if (kind == api::DeviceKind::kCuda) {
@@ -53,8 +62,8 @@ Result<api::DeviceKind> agree_on_device(const WantedDevice& wanted, int local_ra
   if (lowest[0] == highest) return kind;
   if (is_auto && lowest[0] == 0) {
     tell(
-        "engine.device: found Auto, and ranks of which some have no GPU; all compute on CPUs; "
-        "wanted Cuda to refuse that, or Cpu to choose it");
+        "engine.device: found Auto, but some ranks have no GPU: all ranks compute on CPUs; set "
+        "Cuda to refuse that, or Cpu to confirm it");
     return api::DeviceKind::kCpu;
   }
   return Error{ErrorCode::kInvalidConfig,
@@ -77,7 +86,8 @@ std::string doubt_of_numerics(const api::EngineSpec& spec) {
   add(numerics.grain_sequences, true, "grainSequences");
   if (fields.empty()) return "";
   return "engine.numerics: found " + fields + ", which " + (on_gpu ? "GPUs" : "CPUs") +
-         " do not use; engine.device: Auto has chosen " + (on_gpu ? "Cuda" : "Cpu");
+         " do not use; engine.device: Auto has chosen " + (on_gpu ? "Cuda" : "Cpu") +
+         "; remove them, or set engine.device";
 }
 
 Result<std::unique_ptr<Device>> make_rank_device(
@@ -88,12 +98,13 @@ Result<std::unique_ptr<Device>> make_rank_device(
   TRAINYARD_ASSIGN(const KernelShapes shapes, kernel_shapes(spec));
   const bool blocks =
       std::getenv("CUDA_LAUNCH_BLOCKING") != nullptr;  // NOLINT(concurrency-mt-unsafe)
-  return cuda->make({.index = local_rank,
-                     .host_threads = threads,
-                     .shapes = shapes,
-                     .graphs = !blocks,
-                     .deadline = std::max<std::chrono::milliseconds>(kDeviceDeadline, patience),
-                     .log = log});
+  return cuda->make(
+      {.index = local_rank,
+       .host_threads = threads,
+       .shapes = shapes,
+       .graphs = !blocks,
+       .deadline = std::max<std::chrono::milliseconds>(kDeviceDeadline, patience - kBeforePeers),
+       .log = log});
 }
 
 std::string why_no_graphs(const Device& gpu, int ranks) {

@@ -18,13 +18,14 @@ struct WantedDevice {
   api::DeviceKind named = api::DeviceKind::kAuto;  ///< engine.device
   /// device_of_run(): what Auto keeps to.
   std::optional<api::DeviceKind> recorded{};
+  bool sees_gpus = false;  ///< this machine has device files of GPUs
 };
 
 /// What all ranks of a job compute on: resolve_device(). Auto is what the run has been on so far;
-/// in a new run one rank without a GPU keeps all on processors, which `tell` is told where others
-/// have one. Collective over `world`. Errors: those of resolve_device(); kInvalidConfig where ranks
-/// have GPUs of different compute capabilities, whose sums may differ in their bits; those of the
-/// communicator.
+/// in a new run one rank without a GPU keeps all on processors. `tell` is told of that where others
+/// have one, or the machine has, and why. Collective over `world`. Errors: those of
+/// resolve_device(); kInvalidConfig where ranks have GPUs of different compute capabilities, whose
+/// sums may differ in their bits; those of the communicator.
 Result<api::DeviceKind> agree_on_device(const WantedDevice& wanted, int local_rank,
                                         const CudaSupport* cuda, comm::Communicator& world,
                                         const std::function<void(const std::string& doubt)>& tell);
@@ -35,9 +36,9 @@ std::string doubt_of_numerics(const api::EngineSpec& spec);
 
 /// The device of a rank that computes on `spec.device`, with `threads` of the host. Steps on a GPU
 /// are launched as CUDA graphs unless CUDA_LAUNCH_BLOCKING is set: whoever sets it wants the kernel
-/// that fails, not a graph. What a GPU was given has hung after `patience`, but not before
-/// kDeviceDeadline. `log`: see CudaDeviceOptions. Errors: those of make_cuda_device();
-/// kInvalidConfig (the model).
+/// that fails, not a graph. Peers wait for this rank for `patience`; a minute before that a GPU
+/// that is not done has hung, but not before kDeviceDeadline. `log`: see CudaDeviceOptions. Errors:
+/// those of make_cuda_device(); kInvalidConfig (the model).
 Result<std::unique_ptr<Device>> make_rank_device(
     const api::EngineSpec& spec, int local_rank, int threads, const CudaSupport* cuda,
     std::chrono::milliseconds patience, const std::function<void(const std::string& line)>& log);

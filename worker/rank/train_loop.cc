@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "common/io/control_group.h"
+#include "common/io/gpu_files.h"
 #include "common/layout/mesh.h"
 #include "worker/checkpoint/communicator_group.h"
 #include "worker/comm/device_transport.h"
@@ -95,7 +96,7 @@ class Run {
     const bool goes_on = context_.resume.parent_generation.has_value();
     const std::filesystem::path checkpoints =
         goes_on ? context_.checkpoint_root : std::filesystem::path();
-    WantedDevice wanted{spec_.device};
+    WantedDevice wanted{.named = spec_.device, .sees_gpus = count_gpu_files() > 0};
     if (wanted.named == api::DeviceKind::kAuto) wanted.recorded = device_of_run(spec_, checkpoints);
     const auto tell = [this](const std::string& doubt) {
       if (context_.groups->world->rank() == 0) warn(context_, doubt);
@@ -181,7 +182,7 @@ class Run {
     }
     const auto make = [this](comm::Communicator& host, comm::GroupUse use) {
       return transport_ ? transport_->make(host, use)
-                        : comm::StagedCommunicator::make(host, *device_);
+                        : comm::StagedCommunicator::make(host, *device_, context_.progress);
     };
     TRAINYARD_ASSIGN(device_groups_, context_.groups->on_device(make));
     if (by_nccl) TRAINYARD_TRY(transport_->open());
@@ -320,7 +321,7 @@ class Run {
     const MonoTime end = context_.clock->mono();
     tell_of_graphs();
     pace_.end(end, work_.end_step(end), spec_.batch.global_sequences * spec_.data.sequence_length);
-    // Of a GPU they are the times in which its work is enqueued.
+    // A rank on a GPU only enqueues its passes.
     if (spec_.device == api::DeviceKind::kCpu)
       context_.progress->work_seconds(pace_.work_seconds());
     skipped_.count(engine_->steps_done(), report);

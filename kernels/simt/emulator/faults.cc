@@ -40,7 +40,9 @@ bool is_error(CallFault fault) { return fault == CallFault::kError || fault == C
 /// Counts the call. True: it is to fail.
 bool begin_call(const char* function, int device) {
   std::unique_lock lock(mutex);
-  if (the_faults.records_places) the_faults.places.insert(place_of_call());
+  if (the_faults.records_places)
+    the_faults.places.try_emplace(place_of_call(),
+                                  NumberedCall{function, the_faults.calls[function]});
   if (device != the_faults.device) return false;
   const int64_t number = the_faults.calls[function]++;
   const bool is_it = the_faults.fault != CallFault::kNone && the_faults.function == function &&

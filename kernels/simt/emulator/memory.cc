@@ -116,6 +116,8 @@ void free_everything() {
   detail::device.retired.clear();
 }
 
+bool hides_device_memory() { return SIMT_ASAN != 0; }
+
 int64_t live_allocations() { return static_cast<int64_t>(detail::device.allocations.size()); }
 int64_t live_host_allocations() {
   return static_cast<int64_t>(detail::device.host_allocations.size());

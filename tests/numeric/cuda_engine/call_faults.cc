@@ -39,9 +39,10 @@ std::string unit_of(std::string path) {
 }
 
 /// Unit and line of all frames of all places, functions that are inlined included.
-std::set<std::pair<std::string, int>> lines_of(const std::set<std::vector<const void*>>& places) {
+std::set<std::pair<std::string, int>> lines_of(
+    const std::map<std::vector<const void*>, simt::NumberedCall>& places) {
   std::set<uintptr_t> addresses;
-  for (const std::vector<const void*>& place : places) {
+  for (const auto& [place, call] : places) {
     for (const void* const frame : place) {
       Dl_info info{};
       if (dladdr(frame, &info) == 0 || info.dli_fbase == nullptr) continue;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -84,6 +85,17 @@ inline std::vector<CallCase> drawn(const std::string& name, const std::vector<Ca
     if (!is_slow || !frees(cases[static_cast<size_t>(i)].function))
       some.push_back(cases[static_cast<size_t>(i)]);  // nothing may leak there
   return some;
+}
+
+/// Calls so far that allocate memory, free it, or make streams. A step makes none of them.
+inline std::map<std::string, int64_t> calls_that_allocate() {
+  std::map<std::string, int64_t> found;
+  for (const auto& [function, calls] : simt::call_faults().calls) {
+    const bool is_one = function.starts_with("cudaMalloc") || function.starts_with("cudaFree") ||
+                        function.starts_with("cudaStreamCreate") || function == "cudaStreamDestroy";
+    if (is_one) found[function] = calls;
+  }
+  return found;
 }
 
 /// The calls of `device` get this fault.

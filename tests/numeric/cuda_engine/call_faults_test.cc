@@ -4,6 +4,7 @@
 
 #include "tests/numeric/cuda_engine/call_faults.h"
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <stop_token>
@@ -75,7 +76,7 @@ Status use_directly(Device& device) {
 
 Result<Trained> train(const api::EngineSpec& spec, Device& device, comm::Communicator& world,
                       int64_t steps) {
-  TRAINYARD_TRY(use_directly(device));
+  if (steps > 1) TRAINYARD_TRY(use_directly(device));
   const comm::Groups groups = comm::Groups::of_data_ranks(world);
   NoSpans spans;
   TRAINYARD_ASSIGN(
@@ -89,7 +90,8 @@ Result<Trained> train(const api::EngineSpec& spec, Device& device, comm::Communi
   return trained;
 }
 
-/// Of four steps the third is captured, and the fourth a launch of graphs.
+/// Of four steps the third is captured, and the fourth a launch of graphs. With one step the device
+/// is used by an engine alone.
 End run(const api::EngineSpec& spec, int64_t steps = 4) {
   End end;
   comm::testing::run_world(comm::TransportKind::kLocal, 1, [&](comm::Communicator& world) {
@@ -184,6 +186,68 @@ TEST_P(CallFaultsTest, WhatIsNeverDoneEndsTheRunAtItsDeadline) {
     EXPECT_THAT(end.error, HasSubstr("within 0.2 s; a kernel hangs"));
     EXPECT_EQ(call_faults().waits_forever, "");
     EXPECT_EQ(simt::live_allocations() + simt::live_host_allocations(), 0);
+  }
+}
+
+/// The first launch from each place that launches kernels in a step of `spec`, but not in one of
+/// `known`.
+std::vector<CallCase> launches_of_its_own(const api::EngineSpec& spec,
+                                          const api::EngineSpec& known) {
+  const auto places_of = [](const api::EngineSpec& of) {
+    testing::plant({}, 0);
+    call_faults().records_places = true;
+    EXPECT_EQ(run(of, 1).error, "");
+    return call_faults().places;
+  };
+  const auto known_places = places_of(known);
+  std::vector<CallCase> all;
+  for (const auto& [place, call] : places_of(spec)) {
+    if (call.function == "cudaLaunchKernel" && !known_places.contains(place))
+      all.push_back({CallFault::kError, call.function, call.at});
+  }
+  std::ranges::sort(all, {}, &CallCase::at);
+  return all;
+}
+
+/// Kernels that the small model's run does not launch. A short run has those of sums in pieces in
+/// fp32, and those of a Qwen 3 in bf16.
+TEST_P(CallFaultsTest, KernelsOfOtherModelsEndTheRun) {
+  testing_support::fake_cublaslt().split_k = {1};
+  struct Model {
+    api::EngineSpec spec;
+    std::vector<std::string> operations;
+  };
+  std::vector<Model> models = {
+      {testing::in_pieces(GetParam()), {"round_exact", "vocabulary_statistics"}},
+      {tiny(testing::decoder_spec(GetParam())), {"rope", "gated_forward", "gated_backward"}}};
+  const bool is_qwen3 = GetParam() == api::NumberFormat::kBF16;
+  for (const char* const operation : {"head_norm_forward", "head_norm_backward"})
+    if (is_qwen3) models[1].operations.emplace_back(operation);
+  if (!testing_support::runs_everything()) models.erase(models.begin() + (is_qwen3 ? 0 : 1));
+  for (const Model& model : models) {
+    std::vector<CallCase> cases = launches_of_its_own(model.spec, spec());
+    ASSERT_GT(cases.size(), model.operations.size());
+    std::string errors;
+    for (const auto& [fault, text] :
+         {std::pair(CallFault::kError, "cudaErrorUnknown: unknown error"),
+          std::pair(CallFault::kLateError, "unspecified launch failure"),
+          std::pair(CallFault::kNeverDone, "within 0.2 s; a kernel hangs")}) {
+      for (CallCase& one : cases)
+        one.fault = fault;
+      for (const CallCase& planted : testing::drawn(text, cases, 2)) {
+        SCOPED_TRACE(planted.name());
+        testing::plant(planted, 0);
+        const End end = run(model.spec, 1);
+        EXPECT_TRUE(call_faults().has_happened);
+        EXPECT_THAT(end.error, HasSubstr(text));
+        EXPECT_EQ(call_faults().waits_forever, "");
+        EXPECT_EQ(simt::live_allocations() + simt::live_host_allocations(), 0);
+        errors += end.error;
+      }
+    }
+    if (!testing_support::runs_everything()) continue;
+    for (const std::string& operation : model.operations)
+      EXPECT_THAT(errors, HasSubstr("CUDA: " + operation + ": cudaErrorUnknown"));
   }
 }
 
@@ -400,7 +464,7 @@ void cast_directly() {
   EXPECT_EQ(cudaMemsetAsync(data, 0, 64, stream), cudaSuccess);
   auto* const bytes = static_cast<std::byte*>(data);
   for (const DType from : {DType::kFloat32, DType::kBFloat16})
-    EXPECT_EQ(kernels::cuda::cast(bytes, from, bytes + 32, DType::kFloat32, 8, stream),
+    EXPECT_EQ(kernels::cuda::cast({bytes, from}, {bytes + 32, DType::kFloat32}, 8, stream),
               cudaSuccess);
   EXPECT_EQ(cudaFree(data), cudaSuccess);
   EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);

@@ -311,6 +311,29 @@ TEST_P(CudaGraphTest, CopiesWithinAPartRunOncePerRun) {
   });
 }
 
+/// Cut short while it is captured: the stream may be waited for again, and nothing of it has run.
+TEST_P(CudaGraphTest, APartThatIsCutShortLeavesNoCapture) {
+  with_device(small_spec(GetParam()), [](Device& device) {
+    const auto pinned = *device.host_memory().allocate(2);
+    const auto block = *device.memory().allocate(1);
+    pinned->bytes()[0] = std::byte{7};
+    for (int run = 0; run < 2; ++run) {
+      device.begin_part(0, 1);
+      device.kernels().clear(block->bytes().data(), 1);
+      device.end_part(true);
+      ASSERT_TRUE(device.wait());
+    }
+    device.copy({block->bytes().data(), pinned->bytes().data(), 1});
+    device.begin_part(0, 1);
+    device.kernels().clear(block->bytes().data(), 1);
+    device.end_part(false);
+    device.copy({pinned->bytes().data() + 1, block->bytes().data(), 1});
+    const Status waited = device.wait();
+    ASSERT_TRUE(waited) << waited.error().message;
+    EXPECT_EQ(pinned->bytes()[1], std::byte{7});
+  });
+}
+
 TEST_P(CudaGraphTest, UploadsThatDoNotFitKeepAPartPlain) {
   with_device(small_spec(GetParam()), [](Device& device) {
     const auto block = *device.memory().allocate(kPinnedBytes);

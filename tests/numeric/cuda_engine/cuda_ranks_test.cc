@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/numeric/cuda_engine/call_faults.h"
 #include "tests/numeric/cuda_engine/ranks.h"
 #include "tests/support/exact.h"
 #include "tests/support/extent.h"
@@ -95,6 +96,37 @@ TEST_P(CudaRanksTest, EveryLayoutTrainsToTheBitsOfOneRankInPlannedMemory) {
       expect_planned(*plan, rank);
     });
     if (HasFatalFailure()) return;
+  }
+}
+
+/// Runs of one step and of two make as many calls that allocate.
+TEST_P(CudaRanksTest, StepsAllocateNothing) {
+  if (is_watched()) return;  // other builds count the calls
+  std::vector<Layout> cells = {{"Zero3", 2, 2, data_parallel(3, 0)},
+                               {"Pipeline", 2, 2, pipeline(2, api::PipelineSchedule::kOneFOneB)}};
+  if (!testing_support::runs_everything())
+    cells.erase(cells.begin() + (GetParam() == api::NumberFormat::kFP32 ? 0 : 1));
+  for (const Layout& layout : cells) {
+    api::EngineSpec spec = spec_of(layout);
+    spec.batch.global_sequences = 4;
+    const auto calls_of_run = [&](int64_t steps) {
+      testing::plant({}, 1);  // the calls of rank 1 are counted
+      with_ranks(layout, spec, [&](const Rank& rank) {
+        Engine& engine = *rank.engine;
+        ASSERT_TRUE(engine.initialize());
+        const auto stream = stream_of(engine.spec());
+        const comm::Groups& groups = engine.groups();
+        matrix::StreamBatches batches(stream, engine.spec(), groups.data_ranks(),
+                                      groups.data_rank());
+        for (int64_t step = 0; step < steps; ++step)
+          ASSERT_TRUE(engine.step(batches));
+      });
+      return testing::calls_that_allocate();
+    };
+    const auto of_one_step = calls_of_run(1);
+    EXPECT_GT(of_one_step.at("cudaMalloc"), 0) << layout.name;
+    EXPECT_GT(of_one_step.at("cudaStreamCreateWithFlags"), 1) << layout.name;
+    EXPECT_EQ(calls_of_run(2), of_one_step) << layout.name;
   }
 }
 
@@ -216,8 +248,8 @@ TEST_P(CudaRanksTest, RanksAgreeOnWhatTheyComputeOn) {
   EXPECT_THAT(agree(api::DeviceKind::kAuto, 2), ::testing::Each("Cuda"));
   EXPECT_THAT(told, ::testing::Each(""));
   EXPECT_THAT(agree(api::DeviceKind::kAuto, 1), ::testing::Each("Cpu"));
-  EXPECT_THAT(told, ::testing::Each(HasSubstr("ranks of which some have no GPU; all compute on "
-                                              "CPUs")));
+  EXPECT_THAT(told,
+              ::testing::Each(HasSubstr("some ranks have no GPU: all ranks compute on CPUs")));
   EXPECT_THAT(agree(api::DeviceKind::kAuto, 0), ::testing::Each("Cpu"));
   EXPECT_THAT(told, ::testing::Each(""));
   EXPECT_THAT(agree(api::DeviceKind::kCuda, 2), ::testing::Each("Cuda"));

@@ -91,10 +91,10 @@ struct Rank {
 };
 
 /// Ranks that meet through the memory of their host. `waits`: who is told of waits for the GPU of a
-/// rank; may be empty.
-inline void with_staged_ranks(const Layout& layout, const api::EngineSpec& spec,
-                              const std::function<void(const Rank&)>& use,
-                              const std::function<comm::DeviceWaits*(int rank)>& waits = {}) {
+/// rank; null: nobody.
+inline void with_watched_ranks(const Layout& layout, const api::EngineSpec& spec,
+                               const std::function<comm::DeviceWaits*(int rank)>& waits,
+                               const std::function<void(const Rank&)>& use) {
   simt::emulation_options().devices = layout.ranks;
   comm::testing::run_world(
       comm::TransportKind::kLocal, layout.ranks, [&](comm::Communicator& world) {
@@ -103,8 +103,7 @@ inline void with_staged_ranks(const Layout& layout, const api::EngineSpec& spec,
         const auto device = cuda_device(spec, world.rank());
         ASSERT_TRUE(device) << device.error().message;
         const auto groups = host->on_device([&](comm::Communicator& group, comm::GroupUse) {
-          return comm::StagedCommunicator::make(group, **device,
-                                                waits ? waits(world.rank()) : nullptr);
+          return comm::StagedCommunicator::make(group, **device, waits(world.rank()));
         });
         ASSERT_TRUE(groups) << groups.error().message;
         const auto engine = Engine::create(
@@ -114,6 +113,12 @@ inline void with_staged_ranks(const Layout& layout, const api::EngineSpec& spec,
         if (::testing::Test::HasFailure())
           groups->abort(Error{ErrorCode::kAborted, "the test failed"});
       });
+}
+
+inline void with_staged_ranks(const Layout& layout, const api::EngineSpec& spec,
+                              const std::function<void(const Rank&)>& use) {
+  with_watched_ranks(
+      layout, spec, [](int) { return nullptr; }, use);
 }
 
 /// What ranks say of their ends where something hangs: `ends_of` a multiple of their patience, the

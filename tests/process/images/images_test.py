@@ -147,7 +147,7 @@ class CudaImageTest(unittest.TestCase):
 
     def test_a_library_that_nothing_in_the_image_satisfies_is_refused(self):
         self.write_wheels(*self.NEEDED, "libelsewhere.so.1")
-        with self.assertRaisesRegex(packages.Fault, "libcublasLt.so.13 of nvidia-cublas needs libelsewhere.so.1, which"):
+        with self.assertRaisesRegex(packages.Fault, "libcublasLt.so.13 of nvidia-cublas needs libelsewhere.so.1, which the image lacks"):
             self.assembled()
 
     def test_the_container_runtime_is_told_where_the_loader_looks(self):

@@ -1,5 +1,5 @@
-// Jobs whose ranks are processes on emulated GPUs: they end, resume and fail as those on CPUs do,
-// and what a GPU fails with decides the class of the failure.
+// Jobs whose ranks are processes on emulated GPUs. They end, resume and fail as those on CPUs do,
+// and the error of a GPU decides the class of the failure.
 #include <csignal>
 #include <filesystem>
 #include <string>
@@ -101,7 +101,7 @@ TEST_F(GpuWorkerTest, FaultsOfTheHardwareAreNoBugs) {
   EXPECT_EQ(attempt.value("rank", -1), 1);
   EXPECT_THAT(attempt.value("message", ""),
               ::testing::ContainsRegex("step [0-9]+: .*cudaErrorECCUncorrectable.*the GPU, its "
-                                       "memory or a link is at fault, not the program"));
+                                       "memory or a link has failed or is not available"));
 }
 
 TEST_F(GpuWorkerTest, AKernelThatFailsIsABug) {

@@ -124,6 +124,10 @@ std::vector<Mistake> mistakes() {
       Mistake{"LdmatrixMisaligned", test::ldmatrix_misaligned, "of a misaligned row", false},
       Mistake{"TooManyThreads", test::too_many_threads, "outside what a device runs", false},
       Mistake{"TooMuchSharedMemory", test::too_much_shared_memory, "at most 232448", false}};
+#if !defined(__clang__)
+  all.push_back({"BeyondItsBounds", test::beyond_its_bounds,
+                 "65 threads, at most 64 by its __launch_bounds__", false});
+#endif
   if (!has_race_checker()) std::erase_if(all, [](const Mistake& m) { return m.only_race_checker; });
   return all;
 }
@@ -190,6 +194,30 @@ TEST_F(SimtTest, AForgottenEventShows) {
     cudaStreamSynchronize(other_);
   }
   EXPECT_GT(wrong, has_race_checker() ? 18 : 3);
+}
+
+/// As CUDA does: whoever polls asks for it, so that the next call is not blamed.
+TEST_F(SimtTest, APollLeavesItsAnswerBehind) {
+  cudaEvent_t event = nullptr;
+  cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  const auto gate = make_gate();
+  ASSERT_EQ(cudaSuccess, enqueue_work(
+                             stream_, "the test", [] {}, gate));
+  ASSERT_EQ(cudaSuccess, cudaEventRecord(event, stream_));
+  EXPECT_EQ(cudaErrorNotReady, cudaStreamQuery(stream_));
+  EXPECT_EQ(cudaErrorNotReady, cudaGetLastError());
+  EXPECT_EQ(cudaErrorNotReady, cudaEventQuery(event));
+  EXPECT_EQ(cudaErrorNotReady, cudaGetLastError());
+  EXPECT_EQ(cudaSuccess, cudaGetLastError());
+  EXPECT_EQ("", emulation_error()) << "it is no error of the program";
+  open_gate(*gate);
+  EXPECT_EQ(cudaSuccess, cudaStreamSynchronize(stream_));
+  cudaEventDestroy(event);
+}
+
+TEST_F(SimtTest, ABlockMayHaveAsManyThreadsAsItsBounds) {
+  EXPECT_EQ(64.0F, run(test::bounded, 0)[63]);
+  EXPECT_THAT(emulation_error(), IsEmpty());
 }
 
 TEST_F(SimtTest, TheDefaultStreamIsRefused) {

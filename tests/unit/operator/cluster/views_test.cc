@@ -328,25 +328,26 @@ TEST(JobViewTest, ReadsAStoredJob) {
 
 /// The operator adds them to pods whose template names none: a node without them has no room.
 TEST(JobViewTest, TheGpusOfItsRanksAreAmongWhatItsPodsNeed) {
-  const auto gpus = [](const std::string& device, const std::string& containers) {
+  const auto gpus = [](const std::string& device, const std::string& more) {
     const auto job = view_of_job(json::parse(R"({"apiVersion":"trainyard.dev/v1alpha1",
         "kind":"TrainingJob","metadata":{"name":"a","namespace":"ns","uid":"u","resourceVersion":"9"},
         "spec":{"numProcPerNode":4,"engine":{"device":")" +
                                              device + R"(","model":{"family":"GPT2","layers":1,
         "hidden":64,"heads":1,"vocab":100,"maxPositions":16},"data":{"tokens":["/d"],
-        "sequenceLength":16},"batch":{"globalSequences":4},"steps":1},
-        "template":{"spec":{)" + containers + "}}}}"));
+        "sequenceLength":16},"batch":{"globalSequences":4},"steps":1})" +
+                                             more + "}}"));
     EXPECT_THAT(job->faults, IsEmpty());
     const auto found = job->needs.requests.find("nvidia.com/gpu");
     return found == job->needs.requests.end() ? 0 : found->second / 1000;
   };
-  constexpr char kNone[] = R"("containers":[{"name":"trainer"}])";
+  constexpr char kNone[] =
+      R"(,"template":{"spec":{"containers":[{"name":"trainer","image":"i"}]}})";
   EXPECT_EQ(gpus("Cuda", kNone), 4);
-  EXPECT_EQ(gpus("Cuda", R"("nodeSelector":{})"), 4);
+  EXPECT_EQ(gpus("Cuda", ""), 4);
   EXPECT_EQ(gpus("Cpu", kNone), 0);
   EXPECT_EQ(gpus("Auto", kNone), 0);
-  EXPECT_EQ(gpus("Cuda", R"("containers":[{"name":"side"},{"name":"trainer",
-      "resources":{"limits":{"nvidia.com/gpu":4}}}])"),
+  EXPECT_EQ(gpus("Cuda", R"(,"template":{"spec":{"containers":[{"name":"side","image":"i"},
+      {"name":"trainer","image":"i","resources":{"limits":{"nvidia.com/gpu":4}}}]}})"),
             4)
       << "the template's, once";
 }

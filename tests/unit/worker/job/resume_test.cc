@@ -27,8 +27,8 @@ namespace {
 constexpr int64_t kSteps = 4;
 constexpr int kRanksMax = 6;
 constexpr int64_t kPairs = 48;
-/// One pair in so many is drawn where not all run. Under ThreadSanitizer teams of threads that wait
-/// for each other take forty times as long.
+/// One pair in so many is drawn where not all run. Under a sanitizer teams of threads that
+/// wait for each other take up to forty times as long.
 constexpr int64_t kShare = testing_support::kSanitized ? 8 : 2;
 
 constexpr api::PipelineSchedule kSchedules[] = {

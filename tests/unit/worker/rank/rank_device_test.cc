@@ -27,7 +27,7 @@ TEST(RankDeviceTest, AGpuHasAsLongAsTheJobAllowsAStall) {
   spec.model.max_positions = spec.data.sequence_length = 16;
   spec.batch = {.global_sequences = 2, .micro_sequences = 1};
   for (const auto& [patience, expected] :
-       {std::pair(minutes(1), kDeviceDeadline), std::pair(minutes(45), minutes(45))}) {
+       {std::pair(minutes(1), kDeviceDeadline), std::pair(minutes(46), minutes(45))}) {
     const auto device = make_rank_device(spec, 0, 1, &cuda, patience, {});
     EXPECT_FALSE(device);
     EXPECT_EQ(deadline, expected) << device.error().message;
@@ -45,11 +45,11 @@ TEST(RankDeviceTest, NumericsThatDoNotCountAreNamed) {
   spec.numerics.key_block = 16;
   EXPECT_EQ(doubt_of_numerics(spec),
             "engine.numerics: found grainTokens (64) and keyBlock (16), which GPUs do not use; "
-            "engine.device: Auto has chosen Cuda");
+            "engine.device: Auto has chosen Cuda; remove them, or set engine.device");
   spec.device = api::DeviceKind::kCpu;
   EXPECT_EQ(doubt_of_numerics(spec),
             "engine.numerics: found grainSequences (3), which CPUs do not "
-            "use; engine.device: Auto has chosen Cpu");
+            "use; engine.device: Auto has chosen Cpu; remove them, or set engine.device");
 }
 
 }  // namespace
