@@ -65,6 +65,11 @@ std::vector<engine::MemoryPurpose> shown_purposes(const JobPlan& job) {
   return shown;
 }
 
+const char* driver_words(const JobPlan& job) {
+  const engine::MemoryPlan& plan = job.own_plan();
+  return plan.nccl_bytes(plan.largest_rank()) > 0 ? "driver and NCCL" : "driver";
+}
+
 /// The largest rank's bytes by purpose, and their sums by memory.
 std::string memory_rows(const JobPlan& job) {
   const bool on_gpu = job.spec.device == api::DeviceKind::kCuda;
@@ -72,9 +77,8 @@ std::string memory_rows(const JobPlan& job) {
   bool is_first_of_host = on_gpu;
   for (const engine::MemoryPurpose purpose : shown_purposes(job)) {
     if (!is_on_device(purpose) && std::exchange(is_first_of_host, false)) {
-      const bool nccl = job.own_plan().nccl_bytes(job.own_plan().largest_rank()) > 0;
       text +=
-          size_row(nccl ? "  driver and NCCL" : "  driver", job, &engine::MemoryPlan::driver_bytes);
+          size_row(std::string("  ") + driver_words(job), job, &engine::MemoryPlan::driver_bytes);
       text += size_row("total on its GPU", job, &engine::MemoryPlan::whole_gpu_bytes);
     }
     text += row("  " + std::string(name_of(purpose)), job, [&](const engine::MemoryPlan& plan) {
@@ -204,7 +208,7 @@ std::string plan_svg(const JobPlan& job) {
   if (on_gpu) std::erase_if(purposes, [](auto purpose) { return !is_on_device(purpose); });
   for (const engine::MemoryPurpose purpose : purposes)
     chart.layers.emplace_back(name_of(purpose));
-  if (on_gpu) chart.layers.emplace_back("driver");
+  if (on_gpu) chart.layers.emplace_back(driver_words(job));
   for (size_t stage = 0; stage < job.stages.size(); ++stage) {
     const auto& planned = job.stages[stage].plan;
     if (!planned) continue;

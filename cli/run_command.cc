@@ -84,11 +84,7 @@ bool counts_gpus(const api::TrainingJobSpec& spec) {
   return spec.num_proc_per_node == api::kAutoProcPerNode && api::gpus_of_trainer(spec) == 0;
 }
 
-int64_t gpus_here() {
-  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");  // NOLINT(concurrency-mt-unsafe)
-  return count_visible_gpus(
-      count_gpu_files(), visible == nullptr ? std::nullopt : std::optional(std::string(visible)));
-}
+int64_t gpus_here() { return count_visible_gpus(); }
 
 /// The manifest with what the command line says in its place, checked as a whole.
 Result<api::TrainingJob> load_job(const RunOptions& options) {
@@ -160,11 +156,17 @@ std::filesystem::path agent_path() {
   return std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / "trainyard-agent";
 }
 
+/// TRAINYARD_WORKER; empty: not set.
+std::string named_worker() {
+  const char* variable = std::getenv("TRAINYARD_WORKER");  // NOLINT(concurrency-mt-unsafe)
+  return variable == nullptr ? "" : variable;
+}
+
 /// The worker's binary as agents find it (agent/agent_options.h): TRAINYARD_WORKER, else beside the
 /// agent's.
 std::filesystem::path worker_path(const std::filesystem::path& agent) {
-  const char* variable = std::getenv("TRAINYARD_WORKER");  // NOLINT(concurrency-mt-unsafe)
-  if (variable != nullptr && *variable != '\0') return std::filesystem::absolute(variable);
+  const std::string named = named_worker();
+  if (!named.empty()) return std::filesystem::absolute(named);
   return agent.parent_path() / "trainyard-worker";
 }
 
@@ -362,10 +364,8 @@ Result<int> run_job(const RunOptions& options, CommandContext& context) {
   Foreseen foreseen;
   if (fit) {
     // The worker beside this program may have no CUDA, another one may.
-    const bool is_named =
-        std::getenv("TRAINYARD_WORKER") != nullptr;  // NOLINT(concurrency-mt-unsafe)
-    Result<Foreseen> checked =
-        foresee(job, run_options.run_dir, options.trace_steps > 0, is_named ? gpus_here() : 0);
+    Result<Foreseen> checked = foresee(job, run_options.run_dir, options.trace_steps > 0,
+                                       named_worker().empty() ? 0 : gpus_here());
     if (checked) {
       foreseen = *std::move(checked);
     } else {

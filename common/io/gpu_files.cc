@@ -1,6 +1,7 @@
 #include "common/io/gpu_files.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <string_view>
 #include <system_error>
 
@@ -39,6 +40,12 @@ int count_visible_gpus(int gpus, const std::optional<std::string>& visible) {
     rest.remove_prefix(std::min(end + 1, rest.size()));
   }
   return std::min(gpus, listed);
+}
+
+int count_visible_gpus() {
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");  // NOLINT(concurrency-mt-unsafe)
+  return count_visible_gpus(
+      count_gpu_files(), visible == nullptr ? std::nullopt : std::optional(std::string(visible)));
 }
 
 }  // namespace trainyard

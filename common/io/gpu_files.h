@@ -14,4 +14,7 @@ int count_gpu_files(const std::filesystem::path& folder = "/dev");
 /// as many as it lists, before the first that is no GPU's number or name ("-1").
 int count_visible_gpus(int gpus, const std::optional<std::string>& visible);
 
+/// Those of this machine that CUDA_VISIBLE_DEVICES of the environment leaves.
+int count_visible_gpus();
+
 }  // namespace trainyard

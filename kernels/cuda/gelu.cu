@@ -140,6 +140,7 @@ cudaError_t gelu_backward(const GeluBackward& p, const float* bias, const BiasBa
 }
 
 cudaError_t bias_backward(const BiasBackward& p, float* scratch, cudaStream_t stream) {
+  if (p.stride != 0 && p.stride != p.width) return cudaErrorInvalidValue;
   return backward<true>({.dy = p.dy}, nullptr, p, scratch, stream);
 }
 

@@ -105,6 +105,8 @@ struct CallFaults {
 };
 /// Of the whole process. Not to be touched while ranks run.
 CallFaults& call_faults();
+/// Whether the fault has happened; at any time.
+bool fault_has_happened();
 /// Forgets fault, calls and places. Nothing is hanging any more.
 void reset_call_faults();
 /// Lets calls that hang return, and what is never done be done.

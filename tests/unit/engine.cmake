@@ -54,7 +54,7 @@ trainyard_test(plan_program_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST
 trainyard_test(trace_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/trace/trace_test.cc
   DEPS worker_trace nlohmann_json::nlohmann_json)
 trainyard_test(agent_link_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/rank/agent_link_test.cc DEPS worker_rank)
-trainyard_test(rank_device_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/rank/rank_device_test.cc DEPS worker_rank)
+trainyard_test(rank_device_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/rank/rank_device_test.cc DEPS tests_comm_world worker_rank)
 trainyard_test(skipped_steps_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/rank/skipped_steps_test.cc DEPS tests_comm_world worker_rank)
 trainyard_test(fault_plan_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/rank/fault_plan_test.cc DEPS worker_rank)
 trainyard_test(stacks_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/stacks/stacks_test.cc DEPS worker_stacks)

@@ -143,7 +143,7 @@ def fill(tree: Tree, image: str, binaries: pathlib.Path) -> dict:
         for place, content in contents.items():
             tree.write(place, content, 0o755)
             if missing := packages.needed_by(out / place) - {pathlib.PurePath(name).name for name in libraries}:
-                raise packages.Fault(f"{place} of {wheel['name']} needs {', '.join(sorted(missing))}, which the image lacks: add it to packages.former_libraries()")
+                raise packages.Fault(f"{place} of {wheel['name']} needs {', '.join(sorted(missing))}, which the image lacks: take it from its package as well (packages.py)")
     if from_wheels:
         for path, content in FOR_THE_DRIVER.items():
             tree.write(path, content)

@@ -17,14 +17,14 @@ inline constexpr int64_t kStagedPieceBytes = int64_t{4} << 20;
 /// Pinned host memory of a group of so many ranks.
 constexpr int64_t staged_bytes(int ranks) { return ranks > 1 ? 2 * kStagedPieceBytes : 0; }
 
-/// Is told where a rank's device is behind the thread that enqueues: nobody else is to blame for an
-/// operation that the device has not come to.
+/// Receives the places of operations that a rank's device has not reached yet. The thread that
+/// enqueued them may be ahead of it. Other ranks are not to blame for such an operation.
 class DeviceWaits {
  public:
   virtual ~DeviceWaits() = default;
   /// The place in logical time that the rank's thread has come to. Called on that thread.
   virtual int64_t place() const = 0;
-  /// An operation of that place begins to wait for the device, or (false) ends to. Thread-safe.
+  /// An operation of that place begins (true) or ends (false) to wait for the device. Thread-safe.
   virtual void waits_for_device(int64_t place, bool waits) = 0;
 };
 

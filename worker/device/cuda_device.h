@@ -35,7 +35,7 @@ struct CudaFacts {
 
 /// The GPU `index` of this machine. Errors: kInvalidConfig saying what is missing and what to do:
 /// no GPU, a driver that is too old, a compute capability below 8.0; kUnavailable where the
-/// hardware has failed.
+/// hardware has failed or is not available now.
 Result<CudaFacts> find_cuda_device(int index);
 
 struct CudaDeviceOptions {

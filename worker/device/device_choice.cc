@@ -1,5 +1,7 @@
 #include "worker/device/device_choice.h"
 
+#include <string>
+
 #include "worker/device/cpu_device.h"
 #include "worker/device/cuda_plan.h"
 
@@ -23,12 +25,8 @@ Result<api::DeviceKind> resolve_device(api::DeviceKind wanted, int local_rank,
     return found ? api::DeviceKind::kCuda : api::DeviceKind::kCpu;
   }
   if (cuda == nullptr) {
-    return Error{
-        ErrorCode::kInvalidConfig,
-        "engine.device: found Cuda, wanted Cpu: this trainyard-worker was built "
-        "without CUDA; in a cluster use the image trainyard/worker-cuda (the chart's "
-        "worker.gpuImage), elsewhere let TRAINYARD_WORKER name trainyard-worker-cuda, which is "
-        "built where CMake finds nvcc (TRAINYARD_CUDA=ON)"};
+    return Error{ErrorCode::kInvalidConfig,
+                 std::string("engine.device: found Cuda, wanted Cpu: ") + kWithoutCuda};
   }
   TRAINYARD_TRY(cuda->find(local_rank));
   return wanted;

@@ -89,8 +89,8 @@ Result<ControlWord> Interpreter::run(StepSetup of_run) {
   if (status) status = machine_.device->status();
   if (!status) {
     Error error = status.error();
-    // What a peer has failed with names its place itself.
-    if (error.code != ErrorCode::kAborted && error.code != ErrorCode::kPeerLost) {
+    // A peer that gave up has named the step itself.
+    if (error.message.find(" gave up: ") == std::string::npos) {
       const bool trains = setup.numerics.training;
       error = error.with_context((trains ? "step " : "after step ") +
                                  std::to_string(setup.step + (trains ? 1 : 0)));

@@ -140,10 +140,7 @@ Result<std::string> check_memory(const MemoryPlan& plan, layout::Range ranks,
 
 Result<std::string> check_gpu_memory(const MemoryPlan& plan, const api::EngineSpec& spec,
                                      int64_t memory_bytes) {
-  int rank = 0;
-  for (int other = 1; other < static_cast<int>(plan.ranks().size()); ++other) {
-    if (plan.whole_gpu_bytes(other) > plan.whole_gpu_bytes(rank)) rank = other;
-  }
+  const int rank = plan.largest_rank();
   const RankMemory& most = plan.ranks()[static_cast<size_t>(rank)];
   const int64_t outside = plan.driver_bytes(rank);
   const int64_t needed = plan.whole_gpu_bytes(rank);

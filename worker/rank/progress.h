@@ -23,7 +23,8 @@ struct StepProgress {
   contract::Figures<double> figures;  ///< those whose source is a step
 };
 
-/// Writes the ProgressPage that the supervisor reads: plain stores, no system call.
+/// Writes the ProgressPage that the supervisor reads: stores, some under a lock that threads of
+/// groups rarely hold, no system call.
 class Progress final : public comm::DeviceWaits {
  public:
   /// Maps the page behind `fd` (kEnvProgressFd), or a private page when fd < 0. Errors: kIo.
@@ -53,7 +54,7 @@ class Progress final : public comm::DeviceWaits {
   /// for which it may wait there.
   void waits(bool waits);
   int64_t place() const override { return level_; }
-  /// As long as its device has not come to an operation, the rank is no later than that one.
+  /// While an operation waits for the device, the rank's place is no later than that operation's.
   void waits_for_device(int64_t place, bool waits) override;
   /// Waits for other ranks outside of programs, as long as it lives. Not nested.
   class Waiting {

@@ -12,7 +12,8 @@
 namespace trainyard::engine {
 namespace {
 
-/// A rank whose GPU hangs says so before its peers give it up.
+/// A rank whose GPU hangs says so before its peers give it up, if they wait for longer than eleven
+/// minutes.
 constexpr std::chrono::minutes kBeforePeers{1};
 
 std::string capability_text(int64_t capability) {
@@ -32,10 +33,9 @@ Result<api::DeviceKind> agree_on_device(const WantedDevice& wanted, int local_ra
   if (!resolved && is_auto && wanted.recorded) return resolved.error().with_context(kWasOnGpu);
   TRAINYARD_ASSIGN(const api::DeviceKind kind, resolved);
   if (is_auto && !wanted.recorded && kind == api::DeviceKind::kCpu && wanted.sees_gpus) {
-    const auto refused = resolve_device(api::DeviceKind::kCuda, local_rank, cuda);
-    if (!refused)
-      tell("this machine has a GPU, but engine.device: Auto has chosen Cpu: " +
-           refused.error().message);
+    const std::string reason =
+        cuda == nullptr ? kWithoutCuda : cuda->find(local_rank).error().message;
+    tell("this machine has a GPU, but engine.device: Auto has chosen Cpu: " + reason);
   }
   if (world.size() == 1 || wanted.named == api::DeviceKind::kCpu) return kind;
   int64_t capability = 0;  // none

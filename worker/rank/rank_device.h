@@ -18,7 +18,7 @@ struct WantedDevice {
   api::DeviceKind named = api::DeviceKind::kAuto;  ///< engine.device
   /// device_of_run(): what Auto keeps to.
   std::optional<api::DeviceKind> recorded{};
-  bool sees_gpus = false;  ///< this machine has device files of GPUs
+  bool sees_gpus = false;  ///< count_visible_gpus() > 0
 };
 
 /// What all ranks of a job compute on: resolve_device(). Auto is what the run has been on so far;

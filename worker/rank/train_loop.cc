@@ -57,7 +57,10 @@ class Run {
     const bool transport_is_stuck = transport_ && transport_->is_stuck();
     // A peer may have noticed first that this rank's GPU hangs. After a good end a trace is told of
     // the last update.
-    if (device_ && !device_->is_stuck() && !transport_is_stuck) (void)device_->wait();
+    if (device_ && !device_->is_stuck() && !transport_is_stuck) {
+      Status done = device_->wait();
+      if (closed) closed = std::move(done);
+    }
     const bool is_stuck = transport_is_stuck || (device_ && device_->is_stuck());
     if (!is_stuck) {
       if (!closed && reason == nullptr) context_.log->warning(closed.error().message);
@@ -96,7 +99,7 @@ class Run {
     const bool goes_on = context_.resume.parent_generation.has_value();
     const std::filesystem::path checkpoints =
         goes_on ? context_.checkpoint_root : std::filesystem::path();
-    WantedDevice wanted{.named = spec_.device, .sees_gpus = count_gpu_files() > 0};
+    WantedDevice wanted{.named = spec_.device, .sees_gpus = count_visible_gpus() > 0};
     if (wanted.named == api::DeviceKind::kAuto) wanted.recorded = device_of_run(spec_, checkpoints);
     const auto tell = [this](const std::string& doubt) {
       if (context_.groups->world->rank() == 0) warn(context_, doubt);

@@ -40,9 +40,12 @@ bool is_error(CallFault fault) { return fault == CallFault::kError || fault == C
 /// Counts the call. True: it is to fail.
 bool begin_call(const char* function, int device) {
   std::unique_lock lock(mutex);
-  if (the_faults.records_places)
+  if (the_faults.records_places) {
+    // Of another device the number means nothing.
+    const bool counts = device == the_faults.device;
     the_faults.places.try_emplace(place_of_call(),
-                                  NumberedCall{function, the_faults.calls[function]});
+                                  NumberedCall{function, counts ? the_faults.calls[function] : -1});
+  }
   if (device != the_faults.device) return false;
   const int64_t number = the_faults.calls[function]++;
   const bool is_it = the_faults.fault != CallFault::kNone && the_faults.function == function &&
@@ -93,6 +96,11 @@ void note_endless_wait() {
 }  // namespace detail
 
 CallFaults& call_faults() { return detail::the_faults; }
+
+bool fault_has_happened() {
+  const std::lock_guard lock(detail::mutex);
+  return detail::the_faults.has_happened;
+}
 
 void reset_call_faults() {
   release_call_faults();

@@ -2,8 +2,12 @@
 
 #include <chrono>
 #include <memory>
+#include <string>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "tests/comm/worker/comm/world.h"
 
 namespace trainyard::engine {
 namespace {
@@ -32,6 +36,37 @@ TEST(RankDeviceTest, AGpuHasAsLongAsTheJobAllowsAStall) {
     EXPECT_FALSE(device);
     EXPECT_EQ(deadline, expected) << device.error().message;
   }
+}
+
+Result<CudaFacts> no_driver(int) { return Error{ErrorCode::kInvalidConfig, "no NVIDIA driver"}; }
+Result<CudaFacts> broken(int) { return Error{ErrorCode::kUnavailable, "an ECC error"}; }
+
+TEST(RankDeviceTest, AutoSaysWhyItHasNotChosenTheGpuOfItsMachine) {
+  comm::testing::run_world(comm::TransportKind::kLocal, 1, [](comm::Communicator& world) {
+    const CudaSupport without_driver{.find = no_driver};
+    const CudaSupport with_broken_gpu{.find = broken};
+    std::string told;
+    const auto agree = [&](const CudaSupport* cuda, bool sees_gpus,
+                           std::optional<api::DeviceKind> recorded = {}) {
+      told.clear();
+      return agree_on_device({.recorded = recorded, .sees_gpus = sees_gpus}, 0, cuda, world,
+                             [&](const std::string& doubt) { told += doubt; });
+    };
+    EXPECT_EQ(agree(&without_driver, true).value(), api::DeviceKind::kCpu);
+    EXPECT_EQ(told,
+              "this machine has a GPU, but engine.device: Auto has chosen Cpu: no NVIDIA driver");
+    EXPECT_EQ(agree(nullptr, true).value(), api::DeviceKind::kCpu);
+    EXPECT_THAT(told, ::testing::HasSubstr("Auto has chosen Cpu: this trainyard-worker was built "
+                                           "without CUDA; "));
+    EXPECT_EQ(agree(&without_driver, false).value(), api::DeviceKind::kCpu);
+    EXPECT_EQ(told, "");
+    EXPECT_EQ(agree(&without_driver, true, api::DeviceKind::kCpu).value(), api::DeviceKind::kCpu);
+    EXPECT_EQ(told, "") << "nobody expects it to change";
+    const auto refused = agree(&with_broken_gpu, true);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, ErrorCode::kUnavailable);
+    EXPECT_EQ(refused.error().message, "an ECC error");
+  });
 }
 
 TEST(RankDeviceTest, NumericsThatDoNotCountAreNamed) {
