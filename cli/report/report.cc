@@ -32,6 +32,9 @@ const char* outcome_class(Summary::Outcome outcome) {
   return outcome == Summary::Outcome::kFailed ? "outcome bad" : "outcome";
 }
 
+/// "-" for what is not known.
+std::string memory_text(int64_t bytes) { return bytes > 0 ? text::size_text(bytes) : "-"; }
+
 /// One key figure; `note` stands below it in small print and may be empty.
 void figure(std::string& html, const char* name, const std::string& value,
             const std::string& note = "") {
@@ -62,7 +65,9 @@ std::string key_figures(const Summary& summary) {
                : "nats per token");
   }
   if (summary.tokens_per_second) {
-    figure(html, "tokens/s", grouped(std::llround(*summary.tokens_per_second)), "newest");
+    const std::optional<double>& mfu = summary.model_flops_utilization;
+    figure(html, "tokens/s", grouped(std::llround(*summary.tokens_per_second)),
+           mfu ? "newest, " + utilization_text(*mfu) : "newest");
   }
   if (!summary.layout.empty()) figure(html, "layout", summary.layout);
   figure(html, "wall time", duration_text(summary.wall_s));
@@ -73,6 +78,8 @@ std::string key_figures(const Summary& summary) {
     figure(html, "peak memory", text::size_text(summary.peak_memory->measured_bytes),
            text::size_text(summary.peak_memory->planned_bytes) + " planned");
   }
+  if (const int64_t bytes = most_gpu_memory(summary); bytes > 0)
+    figure(html, "GPU memory", text::size_text(bytes), "in use");
   html += "</dl>\n";
   for (const std::string& warning : summary.warnings)
     html += fmt::format("<p class='paths'>warning: {}</p>\n", escape_html(warning));
@@ -141,7 +148,9 @@ std::string ranks_table(const Summary& summary) {
     std::replace(title.begin(), title.end(), '_', ' ');
     html += "<th>" + title + "</th>";
   }
-  html += "<th>resident memory</th></tr>\n";
+  const bool on_gpus = most_gpu_memory(summary) > 0;
+  html += on_gpus ? "<th>resident memory</th><th>GPU memory</th></tr>\n"
+                  : "<th>resident memory</th></tr>\n";
   const size_t shown = std::min(summary.ranks.size(), kRanksShown);
   for (size_t i = 0; i < shown; ++i) {
     const control::RankReading& rank = summary.ranks[i];
@@ -155,7 +164,9 @@ std::string ranks_table(const Summary& summary) {
       const double share = figures.stage_share[static_cast<size_t>(stage)];
       html += figures.step_s > 0 ? fmt::format("<td>{:.1f} %</td>", 100 * share) : "<td>-</td>";
     }
-    html += fmt::format("<td>{}</td></tr>\n", text::size_text(rank.counters.resident_bytes));
+    html += fmt::format("<td>{}</td>", text::size_text(rank.counters.resident_bytes));
+    if (on_gpus) html += "<td>" + memory_text(gpu_bytes(rank)) + "</td>";
+    html += "</tr>\n";
   }
   html += "</table></div>\n";
   if (shown == summary.ranks.size()) return html;
@@ -209,7 +220,10 @@ Summary completed(Summary summary, const History& history) {
   const HistoryPoint& last = history.points.back();
   if (!summary.final_loss) summary.final_loss = last.loss;
   if (!summary.validation_loss) summary.validation_loss = last.validation_loss;
-  if (!summary.tokens_per_second) summary.tokens_per_second = last.tokens_per_second;
+  if (!summary.tokens_per_second) {
+    summary.tokens_per_second = last.tokens_per_second;
+    summary.model_flops_utilization = last.model_flops_utilization;
+  }
   return summary;
 }
 

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "cli/run/rank_figures.h"
 #include "common/log/text.h"
 #include "common/text/quantity.h"
 
@@ -71,6 +72,18 @@ void add_model(std::string& text, const Summary& summary) {
             : behind == 1           ? std::string("none: the one step will be done again")
                           : fmt::format("none: all {} steps will be done again", grouped(behind)));
   }
+}
+
+std::string rate_text(const Summary& summary) {
+  const std::string rate = grouped(std::llround(*summary.tokens_per_second));
+  if (!summary.model_flops_utilization) return rate;
+  return rate + " (" + utilization_text(*summary.model_flops_utilization) + ")";
+}
+
+void add_memory(std::string& text, const Summary& summary) {
+  if (summary.peak_memory) add_row(text, "peak memory", peak_memory_text(*summary.peak_memory));
+  if (const int64_t bytes = most_gpu_memory(summary); bytes > 0)
+    add_row(text, "GPU memory", text::size_text(bytes) + " in use");
 }
 
 }  // namespace
@@ -139,6 +152,7 @@ std::string figure_text(const contract::Figure& figure, const std::optional<doub
   if (figure.notation == FigureNotation::kFixed) text += fixed(*value, figure.digits);
   if (figure.notation == FigureNotation::kScientific) text += scientific(*value);
   if (figure.notation == FigureNotation::kGrouped) text += grouped(std::llround(*value));
+  if (figure.notation == FigureNotation::kPercent) text += fixed(100 * *value, figure.digits);
   return text.append(figure.after);
 }
 
@@ -209,6 +223,18 @@ std::string peak_memory_text(const contract::PeakMemory& peak) {
                      peak.rank);
 }
 
+std::string utilization_text(double utilization) {
+  constexpr double kMost = 10;  // larger values are not plausible
+  return fmt::format("MFU {:.1f} %", 100 * std::min(utilization, kMost));
+}
+
+int64_t most_gpu_memory(const Summary& summary) {
+  int64_t most = 0;
+  for (const control::RankReading& rank : summary.ranks)
+    most = std::max(most, gpu_bytes(rank));
+  return most;
+}
+
 std::string summary_text(const Summary& summary) {
   std::string text = fmt::format("{}: {}", summary.job_name, outcome_text(summary.outcome));
   if (!summary.reason.empty()) text += ": " + printable_text(summary.reason, kMaxShownLineBytes);
@@ -233,9 +259,7 @@ std::string summary_text(const Summary& summary) {
     add_row(text, "validation loss", validation);
   }
   if (summary.best) add_row(text, "best model", best_model_text(summary));
-  if (summary.tokens_per_second) {
-    add_row(text, "tokens/s", grouped(std::llround(*summary.tokens_per_second)));
-  }
+  if (summary.tokens_per_second) add_row(text, "tokens/s", rate_text(summary));
   add_row(text, "wall time", duration_text(summary.wall_s));
   add_goodput(text, summary);
   if (summary.restarts > 0) {
@@ -243,7 +267,7 @@ std::string summary_text(const Summary& summary) {
             fmt::format("{} ({} done twice)", summary.restarts,
                         text::counted(summary.lost_steps, "step")));
   }
-  if (summary.peak_memory) add_row(text, "peak memory", peak_memory_text(*summary.peak_memory));
+  add_memory(text, summary);
   add_model(text, summary);
   if (!summary.state_hash.empty()) add_row(text, "state hash", summary.state_hash);
   for (const std::string& warning : summary.warnings)

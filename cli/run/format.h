@@ -23,7 +23,11 @@ std::string from_here(const std::string& path);
 /// letters.
 std::string shell_word(const std::string& word);
 /// "412.0 MiB planned, 390.2 MiB measured (rank 2, the largest)".
+/// "MFU 45.7 %".
+std::string utilization_text(double utilization);
 std::string peak_memory_text(const contract::PeakMemory& peak);
+/// The largest GPU memory in use on any rank, in bytes; 0: not known.
+int64_t most_gpu_memory(const Summary& summary);
 /// "20 steps, 14.2 ms communication a step, 87 % of it hidden under compute".
 std::string traced_rank_text(const TracedRank& rank);
 /// "complete", "failed", "stopped", "stopped at once".

@@ -218,12 +218,15 @@ class JsonView final : public RunView {
     object.number("validationLoss", summary.validation_loss);
     object.number("validationBitsPerByte", summary.validation_bits_per_byte);
     object.number("tokensPerSecond", summary.tokens_per_second);
+    object.number("modelFlopsUtilization", summary.model_flops_utilization);
     object.number("wallSeconds", summary.wall_s);
     if (summary.checkpoint_step) object.integer("checkpointStep", *summary.checkpoint_step);
     object.integer("restarts", summary.restarts);
     object.integer("lostSteps", summary.lost_steps);
     if (summary.goodput) object.goodput(*summary.goodput);
     if (summary.peak_memory) object.peak_memory(*summary.peak_memory);
+    if (const int64_t bytes = most_gpu_memory(summary); bytes > 0)
+      object.integer("mostGpuMemoryBytes", bytes);
     if (summary.best) object.best(*summary.best);
     if (summary.stopped_early) object.boolean("stoppedEarly", true);
     object.text("checkpointDir", summary.checkpoint_dir);

@@ -27,6 +27,12 @@ RankFigures figures_of(const control::RankReading& now, const control::RankReadi
   return figures;
 }
 
+int64_t gpu_bytes(const control::RankReading& rank) {
+  constexpr double kMost = 1e15;  // larger values are not plausible
+  const double bytes = rank.gpu_memory_bytes;
+  return bytes > 0 && bytes < kMost ? static_cast<int64_t>(bytes) : 0;
+}
+
 std::optional<int64_t> pipeline_stage(int64_t rank, int64_t ranks, int64_t stages) {
   if (stages < 2 || ranks < stages || ranks % stages != 0) return std::nullopt;
   return rank / (ranks / stages);

@@ -21,6 +21,9 @@ struct RankFigures {
 /// another process, or no step lies between.
 RankFigures figures_of(const control::RankReading& now, const control::RankReading* before);
 
+/// Memory in use on the rank's GPU; 0: it has none, or it is not known.
+int64_t gpu_bytes(const control::RankReading& rank);
+
 /// The stage of the pipeline that a rank has, of so many ranks; nullopt: no pipeline, or ranks that
 /// are not known. The ranks of a stage follow each other.
 std::optional<int64_t> pipeline_stage(int64_t rank, int64_t ranks, int64_t stages);

@@ -93,6 +93,7 @@ struct Summary {
   std::optional<double> validation_loss;
   std::optional<double> validation_bits_per_byte;
   std::optional<double> tokens_per_second;
+  std::optional<double> model_flops_utilization;
   double wall_s = 0;  ///< of the job, over all its runs; stops between them left out
   /// Where the job's time went, the productive part first; empty: not known.
   std::vector<NamedSeconds> time_shares;

@@ -182,6 +182,7 @@ Summary make_summary(const RunFacts& facts, Time now) {
   summary.final_loss = last.loss;
   summary.validation_loss = last.validation_loss;
   summary.tokens_per_second = last.tokens_per_second;
+  summary.model_flops_utilization = last.model_flops_utilization;
   if (!last.ranks.empty()) {
     summary.skipped_steps = last.ranks.front().counters.steps_skipped;
   }

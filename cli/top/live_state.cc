@@ -8,6 +8,7 @@
 #include <string_view>
 #include <unistd.h>
 
+#include "cli/run/rank_figures.h"
 #include "common/contract/rank_counters.h"
 #include "common/io/file.h"
 #include "common/text/document.h"
@@ -53,6 +54,7 @@ void write_rank(Writer& out, const control::RankReading& rank) {
   out.integer("stepsDone", counters.step.count());
   out.integer("tokensTrained", counters.tokens_trained);
   out.integer("residentBytes", counters.resident_bytes);
+  if (const int64_t bytes = gpu_bytes(rank); bytes > 0) out.integer("gpuMemoryBytes", bytes);
   int64_t planned = 0;
   for (const int64_t bytes : counters.memory_bytes)
     planned += bytes;
@@ -106,6 +108,7 @@ control::RankReading rank_of(const text::Node& node) {
   rank.counters.step.buckets[0] = integer_of(node, "stepsDone", 0);
   rank.counters.tokens_trained = integer_of(node, "tokensTrained", 0);
   rank.counters.resident_bytes = integer_of(node, "residentBytes", 0);
+  rank.gpu_memory_bytes = static_cast<double>(integer_of(node, "gpuMemoryBytes", 0));
   rank.counters.memory_bytes[0] = integer_of(node, "plannedBytes", 0);
   if (const text::Node* stages = node.find("stageNanoseconds"); stages != nullptr) {
     for (size_t i = 0; i < contract::kStages; ++i) {

@@ -78,17 +78,29 @@ struct Row {
   }
 };
 
+/// The jobs that show a column.
+enum class Of { kAll, kPipelines, kGpus };
+
+struct JobKind {
+  explicit JobKind(const LiveState& state)
+      : is_pipeline(state.pipeline_stages > 1),
+        has_gpus(std::any_of(state.ranks.begin(), state.ranks.end(),
+                             [](const RankReading& rank) { return gpu_bytes(rank) > 0; })) {}
+  bool is(Of of) const { return of == Of::kAll || (of == Of::kPipelines ? is_pipeline : has_gpus); }
+
+  bool is_pipeline;
+  bool has_gpus;
+};
+
 struct Column {
   std::string_view title;
   int width;
   int priority;  ///< 0 is always shown; a narrow screen leaves out high ones
   bool left;
   std::string (*cell)(const Row&);
-  bool of_pipelines = false;  ///< left out of a job without one
+  Of of = Of::kAll;
 
-  bool is_shown(int up_to, bool pipeline) const {
-    return priority <= up_to && (pipeline || !of_pipelines);
-  }
+  bool is_shown(int up_to, const JobKind& job) const { return priority <= up_to && job.is(of); }
 };
 
 /// F, B, C, D, O and so on in proportion: the step at a glance.
@@ -110,7 +122,7 @@ std::string split_bar(const Row& row) {
 // clang-format off
 const std::array kColumns = {
     Column{"RANK", 4, 0, false, [](const Row& r) { return std::to_string(r.reading.rank); }},
-    Column{"PP", 2, 3, false, [](const Row& r) { return r.pipeline_stage(); }, true},
+    Column{"PP", 2, 3, false, [](const Row& r) { return r.pipeline_stage(); }, Of::kPipelines},
     Column{"STEP", 8, 0, false, [](const Row& r) { return std::to_string(r.reading.step); }},
     Column{"PHASE", 10, 1, true, [](const Row& r) { return std::string(contract::name_of(r.reading.phase)); }},
     Column{"INSTR", 6, 6, false, [](const Row& r) { return "#" + std::to_string(r.reading.instruction_id); }},
@@ -119,13 +131,14 @@ const std::array kColumns = {
     Column{"FWD", 4, 4, false, [](const Row& r) { return r.share(Stage::kForward); }},
     Column{"BWD", 4, 4, false, [](const Row& r) { return r.share(Stage::kBackward); }},
     Column{"COMM", 4, 4, false, [](const Row& r) { return r.share(Stage::kCollectiveWait); }},
-    Column{"PIPE", 4, 4, false, [](const Row& r) { return r.share(Stage::kPipelineWait); }, true},
+    Column{"PIPE", 4, 4, false, [](const Row& r) { return r.share(Stage::kPipelineWait); }, Of::kPipelines},
     Column{"DATA", 4, 4, false, [](const Row& r) { return r.share(Stage::kDataWait); }},
     Column{"OPT", 4, 4, false, [](const Row& r) { return r.share(Stage::kOptimizer); }},
     Column{"EVAL", 4, 7, false, [](const Row& r) { return r.share(Stage::kEvaluation); }},
     Column{"CKPT", 4, 7, false, [](const Row& r) { return r.share(Stage::kCheckpoint); }},
     Column{"REST", 4, 7, false, [](const Row& r) { return r.share(Stage::kOther); }},
     Column{"MEM", 6, 3, false, [](const Row& r) { return bytes_text(r.reading.counters.resident_bytes); }},
+    Column{"GPU-MEM", 7, 3, false, [](const Row& r) { const int64_t bytes = gpu_bytes(r.reading); return bytes > 0 ? bytes_text(bytes) : std::string("-"); }, Of::kGpus},
     Column{"PLANNED", 7, 8, false, [](const Row& r) { return bytes_text(r.reading.counters.memory_bytes[0]); }},
     Column{"NODE", 4, 8, false, [](const Row& r) { return std::to_string(r.reading.node_index); }},
     Column{"GEN", 4, 8, false, [](const Row& r) { return std::to_string(r.reading.generation); }},
@@ -134,27 +147,27 @@ const std::array kColumns = {
 // clang-format on
 constexpr int kMaxPriority = 9;
 
-int width_up_to(int priority, bool pipeline) {
+int width_up_to(int priority, const JobKind& job) {
   int width = 0;
   for (const Column& column : kColumns) {
-    if (column.is_shown(priority, pipeline)) width += column.width + 1;
+    if (column.is_shown(priority, job)) width += column.width + 1;
   }
   return width - 1;
 }
 
 /// The highest priority whose columns fit.
-int priority_for(int columns, bool pipeline) {
+int priority_for(int columns, const JobKind& job) {
   int priority = kMaxPriority;
-  while (priority > 0 && width_up_to(priority, pipeline) > columns)
+  while (priority > 0 && width_up_to(priority, job) > columns)
     --priority;
   return priority;
 }
 
-std::string line_of(int priority, bool pipeline,
+std::string line_of(int priority, const JobKind& job,
                     const std::function<std::string(const Column&)>& cell) {
   std::string line;
   for (const Column& column : kColumns) {
-    if (!column.is_shown(priority, pipeline)) continue;
+    if (!column.is_shown(priority, job)) continue;
     if (!line.empty()) line += ' ';
     line += column.left ? fmt::format("{:<{}.{}}", cell(column), column.width, column.width)
                         : fmt::format("{:>{}}", cell(column), column.width);
@@ -244,13 +257,13 @@ std::vector<std::string> render_top(const TopFrame& frame) {
   add_job(frame, lines);
   lines.emplace_back();
   const LiveState& now = *frame.now;
-  const bool pipeline = now.pipeline_stages > 1;
-  const int priority = priority_for(frame.columns, pipeline);
+  const JobKind job(now);
+  const int priority = priority_for(frame.columns, job);
   if (now.ranks.empty()) {
     add_broken("no rank has reported yet", frame.columns, lines);
   } else {
-    lines.push_back(line_of(priority, pipeline,
-                            [](const Column& column) { return std::string(column.title); }));
+    lines.push_back(
+        line_of(priority, job, [](const Column& column) { return std::string(column.title); }));
   }
   size_t room = now.ranks.size();
   if (frame.rows > 0 && lines.size() + room > static_cast<size_t>(frame.rows)) {
@@ -259,8 +272,7 @@ std::vector<std::string> render_top(const TopFrame& frame) {
   }
   for (const RankReading* rank : chosen_ranks(now, room)) {
     const Row row{*rank, figures_of(*rank, find(frame.before, rank->rank)), now};
-    lines.push_back(
-        line_of(priority, pipeline, [&](const Column& column) { return column.cell(row); }));
+    lines.push_back(line_of(priority, job, [&](const Column& column) { return column.cell(row); }));
   }
   if (room < now.ranks.size()) {
     add_broken(

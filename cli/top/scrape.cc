@@ -98,6 +98,9 @@ void apply_rank(const Sample& sample, control::RankReading& rank) {
   if (name == "trainyard_rank_steps_total") counters.step.buckets[0] = whole(sample.value);
   if (name == "trainyard_rank_tokens_total") counters.tokens_trained = whole(sample.value);
   if (name == "trainyard_rank_resident_memory_bytes") counters.resident_bytes = whole(sample.value);
+  if (name == "trainyard_rank_gpu_memory_bytes") {
+    rank.gpu_memory_bytes = known(sample.value).value_or(0);
+  }
   if (name == "trainyard_rank_memory_bytes") add(counters.memory_bytes[0], sample.value);
   if (name == "trainyard_rank_phase" && sample.value == 1) {
     rank.phase = contract::phase_named(sample.label("phase")).value_or(rank.phase);

@@ -19,7 +19,7 @@ inline constexpr size_t kFigureSlots = kFirstFigures + kFurtherFigures;
 enum class FigureSource { kStep, kEvaluation };
 
 /// How people read a figure.
-enum class FigureNotation { kHidden, kFixed, kScientific, kGrouped };
+enum class FigureNotation { kHidden, kFixed, kScientific, kGrouped, kPercent };
 
 /// What a figure is, for tools and for people.
 struct Figure {
@@ -46,7 +46,9 @@ struct Figures {
   Value learning_rate{};
   Value gradient_norm{};  ///< before clipping
   Value tokens_per_second{};
-  Value step_seconds{};  ///< exponentially weighted mean
+  Value step_seconds{};             ///< exponentially weighted mean
+  Value model_flops_utilization{};  ///< 0 to 1
+  Value gpu_memory_bytes{};         ///< in use on the rank's GPU
 
   bool operator==(const Figures&) const = default;
 };
@@ -56,7 +58,7 @@ using KnownFigures = Figures<std::optional<double>>;
 
 /// Calls visit(Figure, member) for each figure in the order in which people read them.
 template <class V, class F>
-constexpr void visit_figures(V&& visit, F& figures) {
+constexpr void visit_figures(V&& visit, F& figures) {  // NOLINT(readability-function-size): a list
   using enum FigureNotation;
   visit(Figure{.slot = 0,
                .key = "loss",
@@ -113,6 +115,25 @@ constexpr void visit_figures(V&& visit, F& figures) {
                .description = "Smoothed duration of a step.",
                .zero_is_unknown = true},
         figures.step_seconds);
+  visit(Figure{.slot = 6,
+               .key = "modelFlopsUtilization",
+               .family = "trainyard_model_flops_utilization_ratio",
+               .description =
+                   "Model FLOPs utilization: FLOPs that the model needs for the tokens trained per "
+                   "second, divided by the peak of the job's GPUs; NaN before the first step and "
+                   "if the peak is not known.",
+               .zero_is_unknown = true,
+               .notation = kPercent,
+               .digits = 1,
+               .before = "MFU ",
+               .after = " %"},
+        figures.model_flops_utilization);
+  visit(Figure{.slot = 7,
+               .key = "gpuMemoryBytes",
+               .family = "",
+               .description = "Memory in use on the rank's GPU.",
+               .zero_is_unknown = true},
+        figures.gpu_memory_bytes);
 }
 
 /// Without values.

@@ -119,6 +119,12 @@ constexpr Family kRankResident{"trainyard_rank_resident_memory_bytes",
                                Kind::kGauge,
                                "Memory that the rank's process occupies.",
                                {"rank"}};
+constexpr Family kRankGpuMemory{
+    "trainyard_rank_gpu_memory_bytes",
+    Kind::kGauge,
+    "Memory in use on the rank's GPU, that of other programs included; 0 where it "
+    "is not known.",
+    {"rank"}};
 
 constexpr Family kRankStall{
     "trainyard_rank_checkpoint_stall_seconds_total",
@@ -153,7 +159,8 @@ constexpr std::array kOwnFamilies = {kStep,
                                      kRankCollectiveReceived,
                                      kRankStall,
                                      kRankMemory,
-                                     kRankResident};
+                                     kRankResident,
+                                     kRankGpuMemory};
 
 constexpr int kPhases = static_cast<int>(contract::kPhaseNames.size());
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
@@ -274,6 +281,7 @@ void add_rank(Exposition& out, const RankReading& reading) {
   }
   out.add(kRankStall, {rank}, at_least_zero(reading.checkpoints.stall_total_s));
   out.add(kRankResident, {rank}, number(counters.resident_bytes));
+  out.add(kRankGpuMemory, {rank}, at_least_zero(reading.gpu_memory_bytes));
 }
 
 }  // namespace

@@ -31,6 +31,7 @@ struct EmulationOptions {
   int driver_version = 13000, runtime_version = 13000;  ///< as CUDA writes 13.0
   int capability_major = 9, capability_minor = 0;
   int64_t memory_bytes = int64_t{80} << 30U;
+  std::string name = "emulation";
 };
 EmulationOptions& emulation_options();
 

@@ -132,12 +132,12 @@ class MonitoringTest : public testing_support::SavingJobTest {
 
   /// Draws a dashboard from what the Prometheus has; every query must have data.
   void expect_drawn(const std::string& dashboard, std::chrono::seconds since) const {
-    const CommandResult drawn =
-        run({kSource + "/tools/dashboards/render", "http://" + address_ + kPrometheus,
-             testing_support::build_path("dashboards/" + dashboard) + ".html", "--dashboard",
-             dashboard, "--variable", "namespace=" + name_space(), "--variable",
-             std::string("job=") + kJob, "--since", std::to_string(since.count()),
-             "--scrape-interval", "2", "--need-data", "--may-lack", "trainyard_gpu_"});
+    const CommandResult drawn = run(
+        {kSource + "/tools/dashboards/render", "http://" + address_ + kPrometheus,
+         testing_support::build_path("dashboards/" + dashboard) + ".html", "--dashboard", dashboard,
+         "--variable", "namespace=" + name_space(), "--variable", std::string("job=") + kJob,
+         "--since", std::to_string(since.count()), "--scrape-interval", "2", "--need-data",
+         "--may-lack", "trainyard_gpu_", "--may-lack", "trainyard_model_flops_"});
     EXPECT_EQ(drawn.exit_code, 0) << drawn.output << drawn.errors;
   }
 

@@ -3,6 +3,7 @@
 // with a fault:
 //   devices        GPUs that the process sees; absent: one per rank of the machine
 //   memoryBytes    of each
+//   name           of each, as a driver calls it
 //   deadlineMs     of waits for the GPU, where the fault is
 //   rank           whose process the fault is in, in the first generation
 //   fault          "error", "late" (what the call enqueued fails) or "never" (it is never done)
@@ -48,6 +49,7 @@ void set_up_emulation() {
   options.print_errors = false;
   options.devices = asked.value("devices", ranks);
   options.memory_bytes = asked.value("memoryBytes", options.memory_bytes);
+  options.name = asked.value("name", options.name);
 
   const bool is_first = environment(contract::kEnvGeneration, "1") == "1";
   const std::string rank = environment(contract::kEnvRank, "0");

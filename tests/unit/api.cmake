@@ -12,7 +12,7 @@ trainyard_test(api_test TIER unit
   DEPS common_api)
 trainyard_test(cli_test TIER unit THREADED
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/cli/convert_command_test.cc ${CMAKE_CURRENT_LIST_DIR}/cli/help_test.cc
-          ${CMAKE_CURRENT_LIST_DIR}/cli/data_order_test.cc ${CMAKE_CURRENT_LIST_DIR}/cli/init_command_test.cc
+          ${CMAKE_CURRENT_LIST_DIR}/cli/data_order_test.cc ${CMAKE_CURRENT_LIST_DIR}/cli/foreseen_test.cc ${CMAKE_CURRENT_LIST_DIR}/cli/init_command_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/cli/plan_command_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/cli/terminal_text_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/cli/validate_command_test.cc

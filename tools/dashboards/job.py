@@ -110,9 +110,11 @@ def gpus():
     def one(series, of_what="max"):
         return f"{of_what} by (instance, gpu) ({of(series)})"
     return ("GPUs", [
-        series("Busy", (one("trainyard_gpu_utilization_ratio"), name), "percentunit", width=8, what="Share of the time in which any kernel ran"),
-        series("Memory in use", (one("trainyard_gpu_memory_used_bytes"), name), "bytes", width=8),
-        series("Power", [(one("trainyard_gpu_power_watts"), name), (f'max({of("trainyard_gpu_power_limit_watts")})', "limit")], "watt", width=8),
+        series("Busy", (one("trainyard_gpu_utilization_ratio"), name), "percentunit", width=6, what="Share of the time in which any kernel ran"),
+        series("Model FLOPs utilization", (f'max({of("trainyard_model_flops_utilization_ratio")})', "all ranks"), "percentunit", width=6,
+               what="FLOPs that the model needs, divided by the peak of all GPUs"),
+        series("Memory in use", (one("trainyard_gpu_memory_used_bytes"), name), "bytes", width=6),
+        series("Power", [(one("trainyard_gpu_power_watts"), name), (f'max({of("trainyard_gpu_power_limit_watts")})', "limit")], "watt", width=6),
         series("Temperature", (one("trainyard_gpu_temperature_celsius"), name), "celsius", width=8),
         series("Clock", (one("trainyard_gpu_clock_hertz"), name), "hertz", width=8, what="Of the multiprocessors; it falls under load, by heat and by limits of power"),
         series("Slowed", (f'max by (instance, gpu, reason) ({of("trainyard_gpu_slowed")}) > 0', name + " by {{reason}}"), "none", width=8, steps=True),

@@ -76,6 +76,18 @@ class Block final : public MemoryBlock {
   Free free_;
 };
 
+struct MemoryInfo {
+  size_t free = 0, total = 0;
+};
+
+/// Memory of the calling thread's GPU; zeros if the driver does not answer.
+MemoryInfo memory_info() {
+  MemoryInfo info;
+  if (cudaMemGetInfo(&info.free, &info.total) == cudaSuccess) return info;
+  (void)cudaGetLastError();
+  return {};
+}
+
 class CudaMemory final : public MemorySource {
  public:
   explicit CudaMemory(CudaStream& stream) : stream_(stream) {}
@@ -97,12 +109,10 @@ class CudaMemory final : public MemorySource {
  private:
   static Error out_of_memory(int64_t wanted) {
     (void)cudaGetLastError();
-    size_t free = 0;
-    size_t total = 0;
-    if (cudaMemGetInfo(&free, &total) != cudaSuccess) (void)cudaGetLastError();
+    const MemoryInfo found = memory_info();
     return {ErrorCode::kUnavailable,
-            "GPU memory: found " + std::to_string(free) + " of " + std::to_string(total) +
-                " bytes free, wanted " + std::to_string(wanted) +
+            "GPU memory: found " + std::to_string(found.free) + " of " +
+                std::to_string(found.total) + " bytes free, wanted " + std::to_string(wanted) +
                 " more; use a smaller engine.batch.microSequences, engine.parallelism.recompute, "
                 "or a GPU that nothing else uses (`trainyard plan` shows what the job takes)"};
   }
@@ -154,6 +164,10 @@ class CudaDevice final : public Device {
   }
   int host_threads() const override { return host_threads_; }
   MemorySource& memory() override { return memory_; }
+  int64_t memory_in_use() const override {
+    const MemoryInfo info = memory_info();
+    return static_cast<int64_t>(info.total - info.free);
+  }
   MemorySource& host_memory() override { return host_memory_; }
   kernels::KernelSet& kernels() override { return kernels_; }
   Status status() const override { return stream_->status(); }

@@ -53,6 +53,8 @@ class Device {
   /// Host threads that a rank may keep busy while its device has nothing to do.
   virtual int host_threads() const = 0;
   virtual MemorySource& memory() = 0;
+  /// Bytes of the device's own memory that are in use, by other processes as well; 0: not known.
+  virtual int64_t memory_in_use() const { return 0; }
   /// Memory that host code touches, that kernels may read, and that copies are fastest from and to.
   virtual MemorySource& host_memory() = 0;
   virtual kernels::KernelSet& kernels() = 0;

@@ -69,6 +69,11 @@ Result<MemoryPlan> MemoryPlan::make(const MemoryPlanSetup& setup) {
     plan.kernel_scratch_bytes_ = cuda_scratch(shapes).bytes;
   }
   const int64_t tokens = setup.spec.data.sequence_length;
+  for (const Layer& layer : model.layers) {
+    const OpFlops flops = flops_of(model, layer, {.rows = tokens, .tokens_per_sample = tokens},
+                                   api::Recompute::kNone);
+    plan.model_flops_ += flops.forward + flops.backward_input + flops.backward_weight;
+  }
   TRAINYARD_ASSIGN(plan.stages_, stages_of(model, setup.spec, setup.mesh));
   const api::ParallelismSpec& parallelism = setup.spec.parallelism;
   plan.recomputed_ = recomputed_layers(model, parallelism.recompute);

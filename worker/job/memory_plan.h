@@ -107,6 +107,9 @@ class MemoryPlan {
 
   const MemoryPlanSetup& setup() const { return setup_; }
   int64_t parameters() const { return parameters_; }
+  /// FLOPs of the model's forward and backward passes for one sequence. Each product counts once,
+  /// however many ranks compute it and however often.
+  int64_t model_flops() const { return model_flops_; }
   const layout::StageMap& stages() const { return stages_; }
   const std::vector<RankMemory>& ranks() const { return ranks_; }
   /// What a rank takes of its machine's memory, and of its GPU's: 0 without one.
@@ -179,6 +182,7 @@ class MemoryPlan {
   data::BatchPartition partition_;
   int64_t kernel_scratch_bytes_ = 0;
   int64_t parameters_ = 0;
+  int64_t model_flops_ = 0;
   layout::StageMap stages_;
   std::vector<int> recomputed_;                            ///< layers
   std::vector<Place> places_;                              ///< by tp coordinate

@@ -27,6 +27,7 @@
 #include "worker/rank/best_model.h"
 #include "worker/rank/checkpoint_schedule.h"
 #include "worker/rank/evaluations.h"
+#include "worker/rank/gpu_figures.h"
 #include "worker/rank/rank_device.h"
 #include "worker/rank/rank_memory.h"
 #include "worker/rank/skipped_steps.h"
@@ -216,6 +217,7 @@ class Run {
       TRAINYARD_ASSIGN(const CudaFacts gpu, context_.cuda->find(context_.local_rank));
       TRAINYARD_ASSIGN(const std::string gpu_doubt,
                        check_gpu_memory(*plan_, spec_, gpu.memory_bytes));
+      gpu_figures_ = GpuFigures(*plan_, gpu.name);
       warn(context_, gpu_doubt);
     }
     return context_.groups->world->barrier()->wait();
@@ -341,14 +343,19 @@ class Run {
     const int64_t own_samples = counts ? partition().share(context_.groups->data_rank()).size() : 0;
     context_.progress->count_step(end - begin, own_samples * spec_.data.sequence_length,
                                   report.skipped);
-    context_.progress->step_done({.step = engine_->steps_done(),
-                                  .samples_consumed = samples,
-                                  .tokens_consumed = samples * spec_.data.sequence_length,
-                                  .figures = {.loss = report.loss,
-                                              .learning_rate = report.learning_rate,
-                                              .gradient_norm = report.gradient_norm,
-                                              .tokens_per_second = pace_.tokens_per_second(),
-                                              .step_seconds = pace_.step_seconds()}});
+    const double rate = pace_.tokens_per_second();
+    const auto memory = static_cast<double>(gpu_figures_.memory_in_use(*device_, end));
+    context_.progress->step_done(
+        {.step = engine_->steps_done(),
+         .samples_consumed = samples,
+         .tokens_consumed = samples * spec_.data.sequence_length,
+         .figures = {.loss = report.loss,
+                     .learning_rate = report.learning_rate,
+                     .gradient_norm = report.gradient_norm,
+                     .tokens_per_second = rate,
+                     .step_seconds = pace_.step_seconds(),
+                     .model_flops_utilization = gpu_figures_.utilization(rate),
+                     .gpu_memory_bytes = memory}});
     return {};
   }
 
@@ -521,6 +528,7 @@ class Run {
   std::unique_ptr<Evaluations> evaluations_;  ///< null: nothing is held out
   WorkMeter work_;
   StepPace pace_;
+  GpuFigures gpu_figures_;
   SkippedSteps skipped_;
   std::string told_of_graphs_;
   bool stopping_ = false;

@@ -97,8 +97,11 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int index) {
   const Lock lock(device.mutex);
   const auto& options = trainyard::simt::emulation_options();
   if (index < 0 || index >= options.devices) return last_error = cudaErrorInvalidDevice;
-  *properties = {"emulation", static_cast<size_t>(options.memory_bytes), options.capability_major,
+  *properties = {{},
+                 static_cast<size_t>(options.memory_bytes),
+                 options.capability_major,
                  options.capability_minor};
+  options.name.copy(properties->name, sizeof properties->name - 1);
   return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int index) {

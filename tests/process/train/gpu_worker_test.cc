@@ -35,12 +35,15 @@ spec:
     model: {family: GPT2, layers: 1, hidden: 64, heads: 1, vocab: 257, maxPositions: 8}
     data: {tokens: [data/train], sequenceLength: 8}
     batch: {globalSequences: 2, microSequences: 1}
+    precision: {compute: )" +
+                          precision_ + R"(}
     steps: 6
     runtime: {threads: 1, memoryCheck: Warn}
   checkpointPolicy: {storage: {persistentVolumeClaim: {claimName: ckpt}}, everySteps: 3}
   failurePolicy: {backoff: {initialSeconds: 0, maxSeconds: 1})" +
                           more + "}\n");
   }
+  std::string precision_ = "FP32";
   std::unique_ptr<testing_support::ChildProcess> run(const std::string& emulation = "{}",
                                                      Environment more = {},
                                                      std::vector<std::string> options = {}) {
@@ -50,8 +53,8 @@ spec:
   }
   std::string hash() const { return summary().value("stateHash", "none"); }
   /// That of a run that nothing happens to; the run directory is removed.
-  std::string hash_of_calm_run() {
-    expect_end(*run(), 0);
+  std::string hash_of_calm_run(const std::string& emulation = "{}") {
+    expect_end(*run(emulation), 0);
     const std::string found = hash();
     std::filesystem::remove_all(run_dir());
     return found;
@@ -77,8 +80,19 @@ TEST_F(GpuWorkerTest, AKilledRankIsReplacedAndTheBitsAreTheSame) {
 }
 
 TEST_F(GpuWorkerTest, AStoppedRunResumesOnlyOnAGpu) {
+  precision_ = "BF16";
   write_job(1, "Auto");
-  const std::string calm = hash_of_calm_run();
+  const std::string calm = hash_of_calm_run(R"({"name": "NVIDIA H200"})");
+  const Json told = summary();
+  const int64_t in_use = told.value("mostGpuMemoryBytes", int64_t{0});
+  EXPECT_GT(in_use, 0) << told.dump(1);
+  EXPECT_LT(in_use, int64_t{1} << 30) << "of 80 GiB";
+  // 6 x (49,152 weights of products in the block, 320 x 64 of the head) and 6 x 64 x 8 of
+  // attention.
+  const double flops = 6 * (49152 + 320 * 64) + 6 * 64 * 8;
+  const double done = told.value("tokensPerSecond", 0.0) * flops;
+  ASSERT_GT(done, 0) << told.dump(1);
+  EXPECT_NEAR(told.value("modelFlopsUtilization", 0.0) * 989.4e12 / done, 1, 1e-6) << told.dump(1);
   const auto stopped = run("{}", {{"TRAINYARD_FAULT", "0:1:4.3:stop"}});
   ASSERT_TRUE(wait_until([&] { return step_shown() == 4; })) << output() << errors();
   stopped->signal(SIGTERM);

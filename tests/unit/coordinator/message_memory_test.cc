@@ -6,6 +6,7 @@
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <gtest/gtest.h>
 
+#include "common/contract/progress_figures.h"
 #include "common/proto/coordination.pb.h"
 #include "control/coordinator/control_transport.h"
 
@@ -30,6 +31,8 @@ FromAgent largest_heartbeat() {
     auto& progress = *message.mutable_heartbeat()->add_ranks();
     progress.set_rank(rank);
     progress.set_instruction("ALL_GATHER u100");
+    for (size_t slot = contract::kFirstFigures; slot < contract::kFigures; ++slot)
+      progress.add_further_figures(0.1);
     progress.mutable_checkpoints()->set_failure(std::string(200, 'f'));
     auto& counters = *progress.mutable_counters();
     counters.mutable_step();

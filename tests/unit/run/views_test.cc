@@ -93,6 +93,19 @@ TEST(SummaryTextTest, NamesTheReportAndNoGoodputThatNobodySaw) {
   EXPECT_THAT(summary_text(summary), HasSubstr("0.0 %"));
 }
 
+TEST(SummaryTextTest, TellsOfGpusWhatIsKnown) {
+  Summary summary = complete();
+  summary.tokens_per_second = 1234;
+  EXPECT_THAT(summary_text(summary), HasSubstr("tokens/s        1,234\n"));
+  EXPECT_THAT(summary_text(summary), Not(HasSubstr("GPU")));
+  summary.model_flops_utilization = 0.4567;
+  summary.ranks.resize(3);
+  summary.ranks[1].gpu_memory_bytes = 300 << 20;
+  summary.ranks[2].gpu_memory_bytes = 299 << 20;
+  EXPECT_THAT(summary_text(summary), HasSubstr("tokens/s        1,234 (MFU 45.7 %)\n"));
+  EXPECT_THAT(summary_text(summary), HasSubstr("GPU memory      300.0 MiB in use\n"));
+}
+
 TEST(SummaryTextTest, NamesPathsAsTheyAreNamedFromHere) {
   const std::string here = std::filesystem::current_path().string();
   EXPECT_EQ(from_here(here + "/runs/tiny"), "runs/tiny");

@@ -360,6 +360,23 @@ TEST(ReportTest, ShowsThePeakOfMemoryBesideItsPlan) {
             std::string::npos);
 }
 
+TEST(ReportTest, ShowsWhatGpusDo) {
+  Summary summary;
+  summary.ranks.resize(2);
+  summary.world_size = 2;
+  summary.tokens_per_second = 1234;
+  std::string html = render_report(summary, {});
+  EXPECT_EQ(html.find("MFU"), std::string::npos) << "not known";
+  EXPECT_EQ(html.find("GPU"), std::string::npos) << "none";
+  summary.ranks[1].gpu_memory_bytes = 300 << 20;
+  summary.model_flops_utilization = 0.4567;
+  html = render_report(summary, {});
+  EXPECT_NE(html.find("<dd>1,234<small>newest, MFU 45.7 %</small>"), std::string::npos);
+  EXPECT_NE(html.find("<dt>GPU memory</dt><dd>300.0 MiB<small>in use</small>"), std::string::npos);
+  EXPECT_NE(html.find("<th>GPU memory</th>"), std::string::npos);
+  EXPECT_NE(html.find("<td>300.0 MiB</td></tr>"), std::string::npos);
+}
+
 TEST(BarsTest, StacksPiecesToTheirSumAndMarksOneBar) {
   const BarChart chart{.title = "a<b",
                        .unit = "GiB",

@@ -1,6 +1,9 @@
 #include "cli/top/render.h"
 
+#include <limits>
 #include <numeric>
+#include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -144,6 +147,27 @@ TEST(RenderTest, RanksOfAPipelineShowTheirStage) {
   EXPECT_THAT(text, HasSubstr("COMM PIPE DATA"));
   EXPECT_THAT(text, HasSubstr("   1  0      592 training "));
   EXPECT_THAT(text, HasSubstr("   2  1      592 training "));
+}
+
+TEST(RenderTest, RanksOnGpusShowTheirMemory) {
+  LiveState state = state_of(2, 592);
+  EXPECT_THAT(joined(render_top(frame_of(state, 200))), Not(HasSubstr("GPU")));
+  state.ranks[1].gpu_memory_bytes = 71.5 * (1 << 30);
+  state.model_flops_utilization = 0.4567;
+  const std::string text = joined(render_top(frame_of(state, 80)));
+  EXPECT_THAT(text, HasSubstr("MFU 45.7 %"));
+  EXPECT_THAT(text, HasSubstr("OPT    MEM GPU-MEM\n"));
+  EXPECT_THAT(text, HasSubstr("10%   300M       -\n"));
+  EXPECT_THAT(text, HasSubstr("10%   300M   71.5G\n"));
+  const auto read = decode_live(encode_live(state));
+  ASSERT_TRUE(read);
+  EXPECT_EQ(joined(render_top(frame_of(*read, 80))), text);
+  const std::vector<double> made_up = {-1, 1e300, std::numeric_limits<double>::infinity(),
+                                       std::numeric_limits<double>::quiet_NaN()};
+  for (const double bytes : made_up) {
+    state.ranks[1].gpu_memory_bytes = bytes;
+    EXPECT_THAT(joined(render_top(frame_of(state, 200))), Not(HasSubstr("GPU"))) << bytes;
+  }
 }
 
 TEST(RenderTest, TwentyColumnsShowWhatMatters) {

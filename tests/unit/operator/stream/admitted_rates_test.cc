@@ -1,4 +1,5 @@
 // How much the agent of a pod may say, over however many streams.
+#include "common/contract/progress_figures.h"
 #include "tests/unit/operator/stream/admitted_transport.h"
 
 namespace trainyard::stream {
@@ -47,6 +48,8 @@ TEST_F(AdmittedTransportTest, AnAgentOfTheMostRanksMaySayAllThatItHasToSay) {
     progress.set_rank(100'000 + rank);
     progress.set_phase(3);
     progress.set_instruction_id(1000);
+    for (size_t slot = contract::kFirstFigures; slot < contract::kFigures; ++slot)
+      progress.add_further_figures(0.1);
     for (const auto set :
          {&coordination::RankProgress::set_step, &coordination::RankProgress::set_total_steps,
           &coordination::RankProgress::set_samples_consumed,

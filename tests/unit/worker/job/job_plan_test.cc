@@ -62,6 +62,29 @@ TEST(JobPlanTest, SnapshotsOfAllRanksAreTheCheckpoint) {
             2 * without->ranks()[1].of(MemoryPurpose::kCommunicator));
 }
 
+/// By the formula for GPT-2: six FLOPs a token for each weight of a product, and the half of
+/// attention that the mask leaves.
+TEST(JobPlanTest, FlopsOfTheModelAreOneRanksAndThoseOfAllRanks) {
+  api::EngineSpec spec = xl_spec();
+  const int64_t tokens = spec.data.sequence_length;
+  const auto alone = plan_job(spec, {.ranks = 1});
+  ASSERT_TRUE(alone) << alone.error().message;
+  const int64_t blocks = 48 * int64_t{12} * 1600 * 1600;
+  EXPECT_EQ(alone->model_flops(),
+            tokens * (6 * (blocks + int64_t{50304} * 1600) + int64_t{6} * 48 * tokens * 1600));
+  spec.parallelism.pipeline = 2;
+  spec.parallelism.tensor = 5;
+  spec.parallelism.recompute = api::Recompute::kFull;
+  spec.numerics.tensor_chunks = 25;
+  const auto shared = plan_job(spec, {.ranks = 20});
+  ASSERT_TRUE(shared) << shared.error().message;
+  EXPECT_EQ(shared->model_flops(), alone->model_flops());
+  int64_t sum = 0;
+  for (int rank = 0; rank < 20; ++rank)
+    sum += shared->step_of(rank).flops;
+  EXPECT_EQ(sum, spec.batch.global_sequences * alone->model_flops());
+}
+
 TEST(JobPlanTest, CopiesSendTwelveBytesForEachParameter) {
   api::EngineSpec spec = xl_spec();
   spec.parallelism.zero_stage = 0;
