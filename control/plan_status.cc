@@ -348,8 +348,8 @@ void clear_running_conditions(api::TrainingJobStatus& status, std::string_view m
 
 void note_resumption(api::TrainingJobStatus& status, Time now) {
   for (const api::Condition& condition : status.conditions) {
-    if (condition.reason != api::reason::kJobSuspended) continue;
-    end_condition(status, condition.type, api::reason::kResumed, "resumed", now);
+    if (condition.reason != api::reason::kJobSuspended || !condition.type.value()) continue;
+    end_condition(status, *condition.type.value(), api::reason::kResumed, "resumed", now);
   }
 }
 

@@ -47,6 +47,8 @@ class Decoder {
   void decode_struct(const text::Node& node, const std::string& path, T& out);
   template <class E>
   void decode_enum(const text::Node& node, const std::string& path, E& out);
+  template <class E>
+  void decode_open(const text::Node& node, const std::string& path, OpenWord<E>& out);
   template <class T>
   void decode_list(const Field& field, const text::Node& node, const std::string& path,
                    std::vector<T>& out);
@@ -76,6 +78,7 @@ class Decoder {
 
   FaultList& faults_;
   UnknownKeys unknown_keys_;
+  bool is_in_status_ = false;
 };
 
 /// What a field that must be given wants, from its description.
@@ -182,6 +185,8 @@ void Decoder::decode(const Field& field, const text::Node& node, const std::stri
       decode_list(field, node, path, out);
     } else if constexpr (ApiEnum<T>) {
       decode_enum(node, path, out);
+    } else if constexpr (requires { out.unknown_word(); }) {
+      decode_open(node, path, out);
     } else {
       decode_struct(node, path, out);
     }
@@ -196,7 +201,10 @@ void Decoder::decode_struct(const text::Node& node, const std::string& path, T& 
   }
   const UnknownKeys outside = unknown_keys_;
   // Nobody writes status by hand, and it may come back from a newer controller.
-  if constexpr (std::same_as<T, TrainingJobStatus>) unknown_keys_ = UnknownKeys::kIgnore;
+  if constexpr (std::same_as<T, TrainingJobStatus>) {
+    unknown_keys_ = UnknownKeys::kIgnore;
+    is_in_status_ = true;
+  }
   if constexpr (std::same_as<T, ModelSpec>) decode_preset(node, path, out);
   // The default of zeroStage: rank 0 holds all states under this mode.
   if constexpr (std::same_as<T, ParallelismSpec>) {
@@ -207,6 +215,7 @@ void Decoder::decode_struct(const text::Node& node, const std::string& path, T& 
   visit_fields(reader, out);
   if (unknown_keys_ == UnknownKeys::kRefuse) reader.report_unknown();
   unknown_keys_ = outside;
+  if constexpr (std::same_as<T, TrainingJobStatus>) is_in_status_ = false;
   if constexpr (std::same_as<T, EngineSpec>) derive_defaults(out);
 }
 
@@ -217,12 +226,25 @@ void Decoder::decode_enum(const text::Node& node, const std::string& path, E& ou
       out = *value;
       return;
     }
+    if (is_in_status_) return;  // a word of a newer controller, which is worked out anew
   }
   std::vector<std::string_view> names;
   for (const EnumName<E>& entry : EnumTable<E>::kNames) {
     if (!entry.planned) names.push_back(entry.name);
   }
   refuse(node, path, join_choices(names));
+}
+
+template <class E>
+void Decoder::decode_open(const text::Node& node, const std::string& path, OpenWord<E>& out) {
+  E value{};
+  const bool is_known = node.kind == text::Kind::kString && enum_from_name<E>(node.string);
+  if (node.kind == text::Kind::kString && !is_known) {
+    out = OpenWord<E>::unknown(node.string);
+    return;
+  }
+  decode_enum(node, path, value);
+  out = value;
 }
 
 template <class T>

@@ -108,6 +108,10 @@ class Encoder {
   }
   void write(const Field&, Time value) { json_.string(text::format_time(value)); }
   void write(const Field&, const PodTemplate& value) { json_.raw(value.json); }
+  template <class E>
+  void write(const Field&, const OpenWord<E>& value) {
+    json_.string(name_of(value));
+  }
   template <class T>
   void write(const Field&, const T& value) {
     if constexpr (ApiEnum<T>) {

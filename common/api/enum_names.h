@@ -5,6 +5,7 @@
 #include <span>
 #include <string_view>
 
+#include "common/api/open_word.h"
 #include "common/api/training_job.h"
 
 /// The names that enumerators have in manifests, both ways.
@@ -35,6 +36,11 @@ constexpr std::string_view name_of(E value) {
     if (entry.value == value) return entry.name;
   }
   return "?";
+}
+
+template <ApiEnum E>
+std::string_view name_of(const OpenWord<E>& word) {
+  return word.value() ? name_of(*word.value()) : std::string_view(word.unknown_word());
 }
 
 /// The inverse of name_of; nullopt for a name that is none. Case matters.

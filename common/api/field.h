@@ -10,10 +10,10 @@
 /// resolution and the reference page are visitors; a field is described here and nowhere else.
 ///
 /// The member's C++ type says the field's type: bool, int64_t, double, std::string, an enum of
-/// enum_names.h, std::chrono::seconds (whole seconds), std::chrono::milliseconds (decimal text of
-/// seconds: "1.25"), Time (RFC 3339), std::optional, std::vector,
-/// std::array<double, 2>, std::map of strings, PodTemplate, or a struct with a table of its own.
-/// The struct's default initialiser is the field's default.
+/// enum_names.h, an OpenWord of one, std::chrono::seconds (whole seconds),
+/// std::chrono::milliseconds (decimal text of seconds: "1.25"), Time (RFC 3339), std::optional,
+/// std::vector, std::array<double, 2>, std::map of strings, PodTemplate, or a struct with a table
+/// of its own. The struct's default initialiser is the field's default.
 namespace trainyard::api {
 
 /// Whether a manifest may leave the field out.
@@ -55,6 +55,8 @@ struct Field {
   /// The initialiser is the type's zero, and is not written: builds from before the field refuse
   /// its name or that value.
   bool unwritten_zero = false;
+  /// Of an enum: later versions may add words, which the API server takes.
+  bool is_open = false;
 };
 
 /// S is T or const T: what lets one table serve readers and writers.

@@ -109,7 +109,11 @@ std::string type_in_words(const Field& field, const std::string& path) {
       if (!names.empty()) names += " | ";
       names += code(entry.name) + (entry.planned ? " (planned)" : "");
     }
-    return names;
+    return field.is_open ? names + "; later versions may add words" : names;
+  } else if constexpr (IsOpenWord<T>::value) {
+    Field open = field;
+    open.is_open = true;
+    return type_in_words<typename std::remove_cvref_t<decltype(*T().value())>>(open, path);
   } else {
     return "[" + path + "](#" + [&] {
       std::string anchor;  // as GitHub makes it of a heading

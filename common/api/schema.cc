@@ -68,6 +68,16 @@ Node string_schema(const Field& field) {
   return schema;
 }
 
+/// A word in the way of Kubernetes' conditions, so that an API server whose definition is older
+/// takes those of a newer operator.
+Node word_schema() {
+  Node schema = type_node("string");
+  put(schema, "minLength", integer_node(1));
+  put(schema, "maxLength", integer_node(64));
+  put(schema, "pattern", string_node("^[A-Za-z][A-Za-z0-9]*$"));
+  return schema;
+}
+
 template <class E>
 Node enum_schema() {
   Node schema = type_node("string");
@@ -232,7 +242,9 @@ class ObjectWriter {
     } else if constexpr (std::same_as<T, PodTemplate>) {
       return pod_template();
     } else if constexpr (ApiEnum<T>) {
-      return enum_schema<T>();
+      return field.is_open ? word_schema() : enum_schema<T>();
+    } else if constexpr (IsOpenWord<T>::value) {
+      return word_schema();
     } else if constexpr (std::same_as<T, ObjectMeta>) {
       return type_node("object");  // the API server's own
     } else if constexpr (std::same_as<T, TrainingJobStatus>) {

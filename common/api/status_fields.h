@@ -104,7 +104,7 @@ template <class V, Is<RestartCounts> S>
 void visit_fields(V& visit, S& restarts) {
   visit({.name = "total", .description = "Restarts over the job's life, in all classes."},
         restarts.total);
-  visit({.name = "classes", .description = "Restarts by class.", .max_items = 4}, restarts.classes);
+  visit({.name = "classes", .description = "Restarts by class.", .max_items = 8}, restarts.classes);
   visit({.name = "inPlace", .description = "Restarts that kept every pod."}, restarts.in_place);
   visit({.name = "podReplacements", .description = "Restarts that replaced single pods."},
         restarts.pod_replacements);
@@ -282,7 +282,9 @@ void visit_fields(V& visit, S& status) {
   visit({.name = "observedGeneration",
          .description = "Version of the spec on which the controller has acted."},
         status.observed_generation);
-  visit({.name = "phase", .description = "Summary of the conditions in one word, for people."},
+  visit({.name = "phase",
+         .description = "Summary of the conditions in one word, for people.",
+         .is_open = true},
         status.phase);
   visit(
       {.name = "startTime", .description = "Time at which the controller first acted on the job."},

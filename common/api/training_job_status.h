@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "common/api/open_word.h"
 #include "common/base/clock.h"
 
 /// `status` of a TrainingJob. Numbers with a fraction are doubles here and decimal strings in the
@@ -97,7 +98,7 @@ inline constexpr char kRulePrefix[] = "Rule_";
 }  // namespace reason
 
 struct Condition {
-  ConditionType type = ConditionType::kAccepted;
+  OpenWord<ConditionType> type = ConditionType::kAccepted;
   ConditionStatus status = ConditionStatus::kUnknown;
   int64_t observed_generation = 0;
   std::optional<Time> last_transition_time;
@@ -150,7 +151,7 @@ struct Membership {
 
 /// Restarts of one class; `recent` holds the newest, oldest first, for the sliding window.
 struct ClassRestarts {
-  FailureClass failure_class{};  ///< `class`
+  OpenWord<FailureClass> failure_class;  ///< `class`
   int64_t total = 0;
   std::vector<Time> recent;
 
@@ -171,7 +172,7 @@ struct RestartCounts {
 /// One generation's life and what ended it; the cause is absent while it is open.
 struct Attempt {
   int64_t generation = 0;
-  std::optional<FailureClass> failure_class;  ///< `class`
+  std::optional<OpenWord<FailureClass>> failure_class;  ///< `class`
   std::string reason;
   std::string pod_name;
   std::string pod_uid;

@@ -7,7 +7,7 @@
 namespace trainyard::control::policies {
 namespace {
 
-bool may_be_the_nodes(api::FailureClass failure_class) {
+bool may_be_the_nodes(const api::OpenWord<api::FailureClass>& failure_class) {
   return failure_class == api::FailureClass::kInfrastructure ||
          failure_class == api::FailureClass::kHang;
 }

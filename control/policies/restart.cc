@@ -216,8 +216,10 @@ Duration backoff_of(const api::FailurePolicy& policy, const api::TrainingJobStat
                     Time now) {
   const api::RestartBackoff& backoff = policy.backoff;
   const Time committed = committed_at(status);
-  const auto counts = [&](FailureClass failure_class, Time at) {
-    return at > committed && now - at < api::budget_of(policy, failure_class).window;
+  // A class of a later version has no budget here.
+  const auto counts = [&](const api::OpenWord<FailureClass>& failure_class, Time at) {
+    const auto known = failure_class.value();
+    return known && at > committed && now - at < api::budget_of(policy, *known).window;
   };
   std::set<int64_t> generations;  // several pods that one restart replaces have an attempt each
   for (const api::Attempt& attempt : status.attempts) {

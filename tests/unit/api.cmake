@@ -6,7 +6,7 @@ trainyard_test(text_test TIER unit
   DEPS common_text)
 trainyard_test(api_test TIER unit
   SOURCES ${here}/api/bad_engine_test.cc ${here}/api/bad_job_test.cc ${here}/api/bad_manifest.cc ${here}/api/crd_test.cc
-          ${here}/api/decode_test.cc ${here}/api/earlier_schema_test.cc ${here}/api/enum_names_test.cc ${here}/api/fields_test.cc
+          ${here}/api/decode_test.cc ${here}/api/earlier_schema_test.cc ${here}/api/enum_names_test.cc ${here}/api/fields_test.cc ${here}/api/later_words_test.cc
           ${here}/api/job_size_test.cc ${here}/api/numerics_test.cc ${here}/api/planned_test.cc ${here}/api/pod_places_test.cc
           ${here}/api/pod_template_test.cc ${here}/api/round_trip_test.cc
   DEPS common_api)

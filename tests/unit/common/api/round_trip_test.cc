@@ -54,6 +54,14 @@ class Randomizer {
     } else if constexpr (std::same_as<M, PodTemplate>) {
       out.json = "{\"spec\":{\"containers\":[{\"name\":\"trainer\",\"tty\":true}]}}";
       out.containers = {{.name = "trainer"}};
+    } else if constexpr (requires { out.unknown_word(); }) {
+      if (pick(4) == 0) {
+        out = M::unknown("OfALaterVersion");
+      } else {
+        auto value = out.value().value();
+        fill(field, value);
+        out = value;
+      }
     } else if constexpr (ApiEnum<M>) {
       const auto& names = EnumTable<M>::kNames;
       out = names[static_cast<size_t>(pick(static_cast<int64_t>(names.size())))].value;
