@@ -62,6 +62,8 @@ struct ObservedPod {
   PodPhase phase = PodPhase::kPending;
   bool ready = false;
   NodeState node_state = NodeState::kUnplaced;
+  /// Of the agent that was put into it, else of the container that decides.
+  std::string worker_image;
   bool node_closed = false;  ///< it takes no new pods: somebody may be about to drain it
   std::optional<Time> created_at;
   /// Since when the container that decides runs; nullopt: it does not, or nobody tells.
@@ -112,6 +114,11 @@ struct Observed {
   /// Members that went before a look at them: as they were last known, where that is known.
   std::vector<ObservedPod> gone;
   StreamFacts facts;
+  /// Ours in pods of this spec, as whoever looks would make them; empty: none.
+  std::string worker_image;
+  /// Restarts that make all pods anew make them with that one; false: only the job's start and its
+  /// resumption after a suspension.
+  bool restarts_renew_image = true;
   /// Its pods have agents, and a coordinator hosts the job or is about to.
   bool has_agents = false;
   /// The person at the terminal asked to stop: as suspend, without touching the spec.

@@ -321,6 +321,7 @@ void Planner::plan_next_life() {
   }
   const int64_t target = policies::nodes_at_start(spec_);
   open_generation(next_, observed_.metadata, spec_, next_.membership.generation + 1, target, now_);
+  renew_worker_image(/*always=*/true);
   sort();
   tell(EventType::kNormal, first ? "Started" : api::reason::kResumed,
        "generation " + std::to_string(next_.membership.generation) + " on " + nodes_text(target));

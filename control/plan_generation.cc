@@ -29,6 +29,7 @@ constexpr std::chrono::seconds kFencedGrace{10};
 void Planner::plan_running() {
   policies::Gang gang = look_at_gang();
   accept(&gang);
+  learn_worker_image();
   if (!ahead_) {
     const bool decided = restart_if_lost(gang) || restart_if_stalled(gang) ||
                          resize_if_wanted(gang) || renew_if_edited(gang);
@@ -257,6 +258,23 @@ bool Planner::is_edited() const {
   return !made_from.empty() && made_from != configuration_of(spec_);
 }
 
+/// A controller from before the field did not write it down: the gang's pods have it.
+void Planner::learn_worker_image() {
+  std::string& image = next_.membership.worker_image;
+  if (!image.empty() || observed_.worker_image.empty()) return;
+  const auto found =
+      std::find_if(sets_.members.begin(), sets_.members.end(),
+                   [](const ObservedPod* pod) { return !pod->worker_image.empty(); });
+  image = found != sets_.members.end() ? (*found)->worker_image : observed_.worker_image;
+}
+
+/// For a generation whose pods are all made anew. A gang never has two images.
+void Planner::renew_worker_image(bool always) {
+  if (always || observed_.restarts_renew_image || next_.membership.worker_image.empty()) {
+    next_.membership.worker_image = observed_.worker_image;
+  }
+}
+
 /// All missing pods of the generation, once its back-off is over.
 void Planner::create_missing(const policies::Gang& gang) {
   if (gang.missing.empty() || is_true(next_, ConditionType::kScheduled)) return;
@@ -276,6 +294,7 @@ void Planner::create_missing(const policies::Gang& gang) {
 
 PodSpec Planner::as_of_now(PodSpec pod) const {
   pod.configuration = next_.membership.configuration;
+  pod.worker_image = next_.membership.worker_image;
   pod.avoid_nodes = policies::avoided_nodes(next_, now_);
   return pod;
 }
@@ -306,7 +325,8 @@ void Planner::restart(const Loss& cause, const std::vector<Loss>& losses) {
   const std::vector<api::Attempt> condemning = condemning_attempts(next_, observed_.pods);
   // The list of attempts has room for these, for those of this restart and for the open one.
   const bool has_room = condemning.size() <= policies::kMaxSingleReplacements;
-  const bool may_keep = has_room && !any_succeeded() && !is_edited() && agents_stay(losses);
+  const bool edited = is_edited();
+  const bool may_keep = has_room && !any_succeeded() && !edited && agents_stay(losses);
   const policies::MemoryBacking backing = policies::memory_backing(spec_, next_);
   const policies::RestartScope scope = policies::judge_scope(
       {&spec_.failure_policy, &next_.attempts, &losses, &cause, may_keep,
@@ -330,6 +350,8 @@ void Planner::restart(const Loss& cause, const std::vector<Loss>& losses) {
     next_.membership.promoted = promoted;
     next_.spares = spares;
     keep_attempts(next_, condemning);
+  } else {
+    renew_worker_image(edited);
   }
   set(ConditionType::kRestarting, ConditionStatus::kTrue, cause.reason, sentence);
   if (!follows_spec && next_.observed_generation != observed_.status.observed_generation) {
@@ -431,11 +453,13 @@ bool Planner::any_succeeded() const {
 void Planner::resize(int64_t target, std::string_view reason, bool requested) {
   ahead_ = true;
   const int64_t before = next_.nodes.target;
+  const bool edited = is_edited();
   close_books(goodput::Category::kInfra);
   end_attempt(nullptr, std::string(reason), requested);
   ++next_.restarts.resizes;
   clear_running_conditions(next_, "resizing", now_);
   open_generation(next_, observed_.metadata, spec_, next_.membership.generation + 1, target, now_);
+  renew_worker_image(edited);
   const std::string message =
       reason == api::reason::kSpecChanged
           ? "the spec was edited before all pods were made"

@@ -69,6 +69,8 @@ class Planner {
   bool resize_if_wanted(const policies::Gang& gang);
   bool renew_if_edited(const policies::Gang& gang);
   bool is_edited() const;
+  void learn_worker_image();
+  void renew_worker_image(bool always);
   bool any_succeeded() const;
   void create_missing(const policies::Gang& gang);
   /// A new pod with what no index and no spec says: the configuration, nodes to keep away from.

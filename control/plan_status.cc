@@ -134,6 +134,7 @@ void open_generation(api::TrainingJobStatus& status, const api::ObjectMeta& meta
     const bool ends = condition.type == ConditionType::kRunning && condition.last_transition_time;
     if (ends) condition.last_transition_time = std::min(*condition.last_transition_time, now);
   }
+  std::string worker_image = std::move(status.membership.worker_image);
   // Generations are reserved in blocks only where ranks restart in place.
   status.membership = {.generation = generation,
                        .reserved_up_to = generation,
@@ -141,7 +142,8 @@ void open_generation(api::TrainingJobStatus& status, const api::ObjectMeta& meta
                        .world_size = target * api::ranks_per_node(spec),
                        .layout = layout_of(spec, target * api::ranks_per_node(spec)),
                        .master = metadata.name + "-0",
-                       .configuration = configuration_of(spec)};
+                       .configuration = configuration_of(spec),
+                       .worker_image = std::move(worker_image)};
   status.completed_indexes.clear();
   // They are made from what the pods of the generation before were made from.
   if (status.spares) status.spares->parked.clear();

@@ -17,7 +17,7 @@
 /// The parts of plan that write a status down: generations, attempts, counts, conditions. Pure.
 namespace trainyard::control {
 
-/// Opens `generation` at `target` nodes: membership and its attempt.
+/// Opens `generation` at `target` nodes: membership, which keeps its image, and its attempt.
 void open_generation(api::TrainingJobStatus& status, const api::ObjectMeta& metadata,
                      const api::TrainingJobSpec& spec, int64_t generation, int64_t target,
                      Time now);

@@ -83,6 +83,11 @@ void visit_fields(V& visit, S& membership) {
          .description =
              "Hash of the parts of the spec from which the generation's pods are created."},
         membership.configuration);
+  visit({.name = "workerImage",
+         .description = "Image of Trainyard in the generation's pods: that of the trainer if the "
+                        "template names none, or the one that provides the agent. Pods that are "
+                        "replaced one by one get it, too."},
+        membership.worker_image);
   visit({.name = "promoted",
          .description = "Members whose pods were created as spares.",
          .max_items = kMaxPromoted},

@@ -144,6 +144,7 @@ struct Membership {
   std::string layout;  ///< of an engine's ranks: layout::describe
   std::string master;
   std::string configuration;  ///< a hash of what its pods are made from
+  std::string worker_image;   ///< ours in its pods; empty: none, or a status of before
   std::vector<Promotion> promoted;
 
   bool operator==(const Membership&) const = default;

@@ -277,6 +277,8 @@ Result<control::Observed> KubeCluster::Impl::observe(const control::JobKey& key)
   observed.status = job->job.status;
   observed.spec_faults =
       job->faults.empty() ? not_in_pods(job->job.spec, options_.pod_defaults) : job->faults;
+  observed.worker_image = render::name_of(job->image, options_.pod_defaults);
+  observed.restarts_renew_image = options_.restarts_renew_image;
   observed.pods = pods_of(*job);
   observed.gone = gone_pods_.of(job->meta.uid, observed.pods);
   for (control::ObservedPod& pod : observed.gone)

@@ -40,6 +40,7 @@ class KubeCluster final : public control::Cluster {
     Logger* logger = nullptr;              ///< required; outlives the cluster
     std::vector<std::string> namespaces;   ///< empty: all
     render::PodDefaults pod_defaults;
+    bool restarts_renew_image = true;  ///< control::Observed
     /// PEM of the authorities that agents are to trust; empty while nobody serves the control
     /// stream, and agents' pods wait. Thread-safe; absent where pod_defaults names no address.
     std::function<std::string()> control_authorities;

@@ -190,6 +190,14 @@ std::string trainer_name(const json& metadata, const json& spec) {
   return text_at(containers[render::trainer_index(spec)], "name");
 }
 
+/// Of the container by that name among `containers`; empty: there is none.
+std::string image_of(const json& containers, const std::string& name) {
+  for (const json& container : containers) {
+    if (text_at(container, "name") == name) return text_at(container, "image");
+  }
+  return {};
+}
+
 /// Whether a container beside that one is still running. The phase does not tell: kubelets show an
 /// exit before they call the pod ended.
 bool another_runs(const json& status, const std::string& container) {
@@ -235,13 +243,19 @@ void read_place(const json& object, control::ObservedPod& pod) {
   pod.created_generation = 0;
 }
 
-/// What the job's pods need, the GPUs of its ranks included.
-PodNeeds needs_of_pods(const json& template_spec, const api::TrainingJobSpec& job) {
-  PodNeeds needs = needs_of(template_spec);
+/// An empty object where there is none.
+json trainer_of(const json& template_spec) {
   const json& containers = at(template_spec, "containers");
-  const bool has_trainer = containers.is_array() && !containers.empty();
-  const json& trainer = has_trainer ? containers[render::trainer_index(template_spec)] : containers;
-  const int64_t gpus = render::added_gpus(trainer.is_object() ? trainer : json::object(), job);
+  if (!containers.is_array() || containers.empty()) return json::object();
+  const json& trainer = containers[render::trainer_index(template_spec)];
+  return trainer.is_object() ? trainer : json::object();
+}
+
+/// What the job's pods need, the GPUs of its ranks included.
+PodNeeds needs_of_pods(const json& template_spec, const json& trainer,
+                       const api::TrainingJobSpec& job) {
+  PodNeeds needs = needs_of(template_spec);
+  const int64_t gpus = render::added_gpus(trainer, job);
   if (gpus > 0) add_to(needs.requests, amounts_of({{api::kGpuResource, gpus}}));
   return needs;
 }
@@ -260,6 +274,8 @@ control::ObservedPod observed_pod(const json& object, const cache::Meta& meta) {
   pod.ends_at = time_at(metadata, "deletionTimestamp");
   pod.created_at = time_at(metadata, "creationTimestamp");
   const std::string trainer = trainer_name(metadata, spec);
+  pod.worker_image = image_of(at(spec, "initContainers"), render::kAgentContainer);
+  if (pod.worker_image.empty()) pod.worker_image = image_of(at(spec, "containers"), trainer);
   const json& trainer_status = status_of_container(status, trainer);
   if (!trainer.empty()) {
     pod.exit = deciding_exit(status, trainer_status);
@@ -306,7 +322,10 @@ Result<JobView> view_of_job(const json& object) {
   metadata.namespace_name = view.meta.ns;
   metadata.uid = view.meta.uid;
   metadata.resource_version = view.meta.resource_version;
-  view.needs = needs_of_pods(at(at(at(object, "spec"), "template"), "spec"), view.job.spec);
+  const json& pod_spec = at(at(at(object, "spec"), "template"), "spec");
+  const json trainer = trainer_of(pod_spec);
+  view.needs = needs_of_pods(pod_spec, trainer, view.job.spec);
+  view.image = render::worker_image_of(trainer, view.job.spec);
   const json& generation = at(at(object, "metadata"), "generation");
   if (generation.is_number_integer()) metadata.generation = generation.get<int64_t>();
   return view;

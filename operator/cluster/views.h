@@ -11,6 +11,7 @@
 #include "control/observed.h"
 #include "operator/cache/store.h"
 #include "operator/cluster/room.h"
+#include "operator/render/pod.h"
 
 /// What is kept of the server's objects: what plan needs, and no more. Pure.
 namespace trainyard::cluster {
@@ -23,6 +24,7 @@ struct JobView {
   std::vector<std::string> faults;
   /// Of each of its pods.
   PodNeeds needs;
+  render::WorkerImage image = render::WorkerImage::kNone;
 };
 
 /// A pod with the label trainyard.dev/job-name.

@@ -22,7 +22,6 @@ constexpr char kEngineVolume[] = "trainyard-engine";
 constexpr char kCheckpointVolume[] = "trainyard-checkpoints";
 constexpr char kControlVolume[] = "trainyard-control";
 constexpr char kAgentVolume[] = "trainyard-agent";
-constexpr char kAgentContainer[] = "trainyard-agent";
 constexpr char kMetricsPortName[] = "metrics";
 /// kubelets renew it after four fifths of that.
 constexpr int kTokenSeconds = 3600;
@@ -254,28 +253,30 @@ bool asks_for_gpus(const json& trainer) {
                      [](const auto& limit) { return limit.key().starts_with("nvidia.com/"); });
 }
 
-/// Returns whether the trainer may have any.
-bool add_gpus(json& spec, json& trainer, const api::TrainingJobSpec& job,
-              const PodDefaults& defaults) {
+/// Whether the trainer may have any: it asks for them, or gets them.
+bool may_have_gpus(const json& trainer, const api::TrainingJobSpec& job) {
   if (!job.engine || job.engine->device == api::DeviceKind::kCpu) return false;
+  return asks_for_gpus(trainer) || added_gpus(trainer, job) > 0;
+}
+
+void add_gpus(json& spec, json& trainer, const api::TrainingJobSpec& job,
+              const PodDefaults& defaults) {
+  if (!may_have_gpus(trainer, job)) return;
   if (const int64_t added = added_gpus(trainer, job); added > 0) {
     object_part(object_part(trainer, "resources"), "limits")[api::kGpuResource] = added;
-  } else if (!asks_for_gpus(trainer)) {
-    return false;
   }
   if (!defaults.gpu_runtime_class.empty() && !names(spec, "runtimeClassName")) {
     spec["runtimeClassName"] = defaults.gpu_runtime_class;
   }
-  return true;
 }
 
 /// The container that brings the agent. It runs our own image, so it can say all that the
 /// restricted Pod Security Standard asks for, whatever the rest of the pod does.
-json agent_bringer(const PodDefaults& defaults) {
+json agent_bringer(const std::string& image, const PodDefaults& defaults) {
   const json room = {{"cpu", kCopyCpu}, {"memory", kCopyMemory}};
   json bringer = {
       {"name", kAgentContainer},
-      {"image", defaults.worker_image},
+      {"image", image},
       {"args", json::array({"install", kAgentFolder})},
       {"resources", {{"requests", room}, {"limits", room}}},
       {"terminationMessagePolicy", "FallbackToLogsOnError"},
@@ -293,11 +294,12 @@ json agent_bringer(const PodDefaults& defaults) {
 
 /// The agent becomes the container's first process and starts its command once a rank. It comes
 /// with its own loader and libraries: the image may have others, or none (docs/adr/0012).
-void inject_agent(json& spec, json& container, const PodDefaults& defaults) {
+void inject_agent(json& spec, json& container, const std::string& image,
+                  const PodDefaults& defaults) {
   add_volume(spec, container, {{"name", kAgentVolume}, {"emptyDir", json::object()}}, kAgentFolder,
              /*read_only=*/true);
   json& before = list_part(spec, "initContainers");
-  before.insert(before.begin(), agent_bringer(defaults));
+  before.insert(before.begin(), agent_bringer(image, defaults));
   json command = json::array({std::string(kAgentFolder) + "/start", "--"});
   for (json& word : list_part(container, "command"))
     command.push_back(std::move(word));
@@ -327,6 +329,19 @@ size_t trainer_index(const json& pod_spec) {
     }
   }
   return 0;
+}
+
+WorkerImage worker_image_of(const json& trainer, const api::TrainingJobSpec& job) {
+  if (api::needs_injected_agent(job)) return WorkerImage::kCpu;
+  if (!job.engine || names(trainer, "image")) return WorkerImage::kNone;
+  return may_have_gpus(trainer, job) ? WorkerImage::kGpu : WorkerImage::kCpu;
+}
+
+const std::string& name_of(WorkerImage image, const PodDefaults& defaults) {
+  static const std::string none;
+  if (image == WorkerImage::kNone) return none;
+  const bool is_own = image == WorkerImage::kGpu && !defaults.worker_gpu_image.empty();
+  return is_own ? defaults.worker_gpu_image : defaults.worker_image;
 }
 
 int64_t added_gpus(const json& trainer, const api::TrainingJobSpec& job) {
@@ -361,12 +376,14 @@ json render_pod(const api::ObjectMeta& job, const api::TrainingJobSpec& spec,
   if (json name = trainer.value("name", json()); name.is_string()) {
     metadata["annotations"][kAnnotationTrainer] = std::move(name);
   }
-  const bool on_gpus = add_gpus(pod_spec, trainer, spec, defaults);
+  const std::string image = pod.worker_image.empty()
+                                ? name_of(worker_image_of(trainer, spec), defaults)
+                                : pod.worker_image;
+  add_gpus(pod_spec, trainer, spec, defaults);
   if (runs_agent(spec)) prepare_agent(job, pod_spec, trainer);
-  if (api::needs_injected_agent(spec)) inject_agent(pod_spec, trainer, defaults);
+  if (api::needs_injected_agent(spec)) inject_agent(pod_spec, trainer, image, defaults);
   if (spec.engine && !names(trainer, "image")) {
-    trainer["image"] = on_gpus && !defaults.worker_gpu_image.empty() ? defaults.worker_gpu_image
-                                                                     : defaults.worker_image;
+    trainer["image"] = image;
     set_pull_policy(trainer, defaults);
     restrict_built_in(pod_spec, trainer);
   }

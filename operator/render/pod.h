@@ -24,6 +24,13 @@ nlohmann::json member_labels(int node_index);
 /// Index in spec.containers of the container whose exit ends the pod: `trainer`, else the first.
 size_t trainer_index(const nlohmann::json& pod_spec);
 
+/// Which image of ours a job's pods have: as the trainer's, or as what brings the agent.
+enum class WorkerImage { kNone, kCpu, kGpu };
+/// `trainer`: of the template.
+WorkerImage worker_image_of(const nlohmann::json& trainer, const api::TrainingJobSpec& job);
+/// Its name; empty: none.
+const std::string& name_of(WorkerImage image, const PodDefaults& defaults);
+
 /// GPUs that the trainer of a pod gets beyond what its template asks for: one for each rank of an
 /// engine on `device: Cuda` where the template asks for none in any way.
 int64_t added_gpus(const nlohmann::json& trainer, const api::TrainingJobSpec& job);

@@ -159,6 +159,7 @@ cluster::KubeCluster::Options Operator::cluster_options() {
   made.pod_defaults.worker_image_pull_policy = options_.worker_image_pull_policy;
   made.pod_defaults.worker_gpu_image = options_.worker_gpu_image;
   made.pod_defaults.gpu_runtime_class = options_.gpu_runtime_class;
+  made.restarts_renew_image = options_.restarts_renew_image;
   if (!is_off(options_.control_bind_address)) made.pod_defaults.control_address = control_address();
   made.control_authorities = [this] { return stream_ ? stream_->authorities() : std::string(); };
   made.instance = identity_;

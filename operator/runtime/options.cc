@@ -106,6 +106,13 @@ void add_work_flags(CLI::App& app, OperatorOptions& options) {
   app.add_option(
       "--worker-gpu-image", options.worker_gpu_image,
       "Image of jobs with an engine on GPUs that name no image; default: --worker-image");
+  app.add_option("--worker-rollout", options.restarts_renew_image,
+                 "When a job that runs takes another worker image: with the next restart that "
+                 "replaces all its pods (OnRestart), or when it is resumed after a suspension "
+                 "(OnResume)")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, bool>{{"OnRestart", true}, {"OnResume", false}}))
+      ->option_text("OnRestart|OnResume [OnRestart]");
   app.add_option("--gpu-runtime-class", options.gpu_runtime_class,
                  "runtimeClassName of jobs with an engine on GPUs whose template names none")
       ->check(check_runtime_class);

@@ -28,6 +28,7 @@ struct OperatorOptions {
   std::string worker_image_pull_policy;  ///< empty: Kubernetes' default
   std::string worker_gpu_image;          ///< empty: worker_image
   std::string gpu_runtime_class;         ///< empty: the cluster's default
+  bool restarts_renew_image = true;      ///< --worker-rollout OnRestart
   std::string control_bind_address;      ///< off: no control stream
   std::string control_address;           ///< empty: the chart's Service in the operator's namespace
   std::string control_tls_secret = "trainyard-control-tls";

@@ -46,6 +46,8 @@ control::Observed MemoryCluster::snapshot() const {
   observed.metadata.resource_version = "v" + std::to_string(version_);
   observed.spec = job_.spec;
   observed.status = job_.status;
+  observed.worker_image = worker_image_;
+  observed.restarts_renew_image = restarts_renew_image_;
   for (const auto& [name, pod] : pods_) {
     if (pod.owner_uid == job_.metadata.uid) observed.pods.push_back(pod.seen);
   }
@@ -123,6 +125,13 @@ void MemoryCluster::set_room(bool room) {
 void MemoryCluster::take_whole_grace() {
   const std::lock_guard lock(mutex_);
   takes_whole_grace_ = true;
+}
+
+void MemoryCluster::set_worker_image(const std::string& image, bool restarts_renew) {
+  const Change change(*this);
+  worker_image_ = image;
+  restarts_renew_image_ = restarts_renew;
+  changed();
 }
 
 void MemoryCluster::set_capacity(int64_t pods) {
@@ -366,6 +375,7 @@ Result<control::CreateReply> MemoryCluster::create_pod(const control::PodSpec& s
     pod.seen.created_generation = spec.created_generation;
     pod.seen.member = spec.member;
     pod.seen.spare = spec.spare;
+    pod.seen.worker_image = spec.worker_image.empty() ? worker_image_ : spec.worker_image;
     pod.seen.created_at = clock_.now();
     pod.owner_uid = spec.job_uid;
     const std::string pod_uid = pod.seen.uid;

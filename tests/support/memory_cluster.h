@@ -48,6 +48,9 @@ class MemoryCluster : public control::Cluster {
   void set_room(bool room);
   /// From now on pods that are deleted end when their grace is over, not before.
   void take_whole_grace();
+  /// The image that pods get which are not told of another one (none at first), as after the
+  /// upgrade of an operator; `restarts_renew`: Observed::restarts_renew_image.
+  void set_worker_image(const std::string& image, bool restarts_renew = true);
   /// How many pods may have nodes at once (no limit at first); running ones stay.
   void set_capacity(int64_t pods);
   void finish_pod(const std::string& name, const control::ContainerExit& exit);
@@ -147,6 +150,8 @@ class MemoryCluster : public control::Cluster {
   int64_t next_uid_ = 1;
   int64_t capacity_ = std::numeric_limits<int64_t>::max();
   bool takes_whole_grace_ = false;
+  std::string worker_image_;
+  bool restarts_renew_image_ = true;
   int64_t quota_ = std::numeric_limits<int64_t>::max();
   std::map<std::string, Pod> pods_;
   std::deque<control::Observed> history_;

@@ -33,6 +33,7 @@ trainyard_test(control_facts_test TIER unit
   SOURCES ${control_tests}/ends_alike_test.cc ${control_tests}/facts_test.cc ${control_tests}/in_place_test.cc
           ${control_tests}/kept_pods_test.cc ${control_tests}/liveness_test.cc ${control_tests}/lost_memory_test.cc
           ${control_tests}/progress_test.cc ${control_tests}/restart_scope_test.cc ${control_tests}/spares_test.cc
+          ${control_tests}/worker_image_test.cc
   DEPS control_test_support)
 trainyard_test(goodput_ledger_test TIER unit
   SOURCES ${control_tests}/goodput/ledger_test.cc

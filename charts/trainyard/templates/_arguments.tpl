@@ -17,6 +17,7 @@
 {{- if .Values.worker.gpuImage.repository }}
 - --worker-gpu-image={{ include "trainyard.image" (dict "root" . "image" (merge (dict "registry" .Values.worker.image.registry) .Values.worker.gpuImage)) }}
 {{- end }}
+- --worker-rollout={{ .Values.worker.rollout }}
 {{- with .Values.worker.gpuRuntimeClassName }}
 - --gpu-runtime-class={{ . }}
 {{- end }}

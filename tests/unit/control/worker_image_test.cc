@@ -1,0 +1,115 @@
+// A gang has one worker image, whatever the operator would give new pods by now.
+#include <set>
+#include <string>
+#include <utility>
+
+#include <gtest/gtest.h>
+
+#include "tests/support/staying_job.h"
+
+namespace trainyard::control {
+namespace {
+
+using api::RestartStrategy;
+using testing_support::job_of;
+using testing_support::kBackoffOver;
+using testing_support::StayingJob;
+
+/// A job that began under an operator with the image "old"; that of now has "new".
+class UpgradedJob : public StayingJob {
+ public:
+  explicit UpgradedJob(RestartStrategy strategy, bool restarts_renew = true)
+      : StayingJob(of(strategy)) {
+    cluster.set_worker_image("old");
+    cluster.edit_spec([](api::TrainingJobSpec& spec) { spec.suspend = true; });
+    EXPECT_TRUE(settle());
+    cluster.edit_spec([](api::TrainingJobSpec& spec) { spec.suspend = false; });
+    EXPECT_TRUE(settle());
+    carry_out();
+    EXPECT_EQ(images(), std::set<std::string>{"old"});
+    EXPECT_EQ(status().membership.worker_image, "old");
+    cluster.set_worker_image("new", restarts_renew);
+    restart_controller();
+    EXPECT_TRUE(settle());
+  }
+
+  std::set<std::string> images() const {
+    std::set<std::string> found;
+    for (int index = 0; index < kNodes; ++index)
+      found.insert(member(index).worker_image);
+    return found;
+  }
+
+  static constexpr int kNodes = 3;
+
+ private:
+  static api::TrainingJob of(RestartStrategy strategy) { return job_of(kNodes, strategy); }
+};
+
+TEST(WorkerImageTest, APodThatIsReplacedAloneGetsThatOfItsGang) {
+  for (const RestartStrategy strategy : {RestartStrategy::kReplacePod, RestartStrategy::kInPlace}) {
+    UpgradedJob job(strategy);
+    const std::string kept = job.member(0).uid;
+    job.cluster.delete_from_outside(job.member(1).name);
+    ASSERT_TRUE(job.pass(kBackoffOver));
+    EXPECT_EQ(job.member(0).uid, kept);
+    EXPECT_GT(job.member(1).created_generation, job.member(0).created_generation);
+    EXPECT_EQ(job.images(), std::set<std::string>{"old"});
+    EXPECT_EQ(job.status().membership.worker_image, "old");
+  }
+}
+
+TEST(WorkerImageTest, ARestartOfAllPodsTakesTheNewOneWhereItMay) {
+  for (const bool renews : {true, false}) {
+    UpgradedJob job(RestartStrategy::kRecreateAll, renews);
+    EXPECT_EQ(job.images(), std::set<std::string>{"old"}) << "the upgrade alone restarts nothing";
+    job.fail(1, 1);
+    ASSERT_TRUE(job.pass(kBackoffOver));
+    EXPECT_EQ(job.images(), std::set<std::string>{renews ? "new" : "old"});
+    job.cluster.edit_spec([](api::TrainingJobSpec& spec) { spec.suspend = true; });
+    ASSERT_TRUE(job.settle());
+    job.cluster.edit_spec([](api::TrainingJobSpec& spec) { spec.suspend = false; });
+    ASSERT_TRUE(job.settle());
+    EXPECT_EQ(job.images(), std::set<std::string>{"new"}) << "a resumption always takes it";
+    EXPECT_EQ(job.status().membership.worker_image, "new");
+  }
+}
+
+/// One that restarts may not renew: pods of another configuration need what belongs to it.
+TEST(WorkerImageTest, AnEditedSpecTakesTheNewOne) {
+  UpgradedJob job(RestartStrategy::kRecreateAll, /*restarts_renew=*/false);
+  job.cluster.edit_spec(
+      [](api::TrainingJobSpec& spec) { spec.pod_template.emplace().json = "{}"; });
+  job.fail(1, 1);
+  ASSERT_TRUE(job.pass(kBackoffOver));
+  EXPECT_EQ(job.images(), std::set<std::string>{"new"});
+}
+
+/// The operator of before has not written it down, and was upgraded while it made the gang.
+TEST(WorkerImageTest, AGangThatWasBegunWithoutItIsMadeWhole) {
+  UpgradedJob job(RestartStrategy::kRecreateAll);
+  job.cluster.set_worker_image("old");
+  job.fail(1, 1);
+  ASSERT_TRUE(job.settle());
+  job.clock.advance(kBackoffOver);
+  job.cluster.set_quota(2);
+  ASSERT_TRUE(job.settle());
+  job.cluster.edit_status(
+      [](api::TrainingJobStatus& status) { status.membership.worker_image.clear(); });
+  job.cluster.set_worker_image("new");
+  job.restart_controller();
+  job.cluster.set_quota(100);
+  ASSERT_TRUE(job.pass(kBackoffOver));
+  EXPECT_EQ(job.images(), std::set<std::string>{"old"});
+  EXPECT_EQ(job.status().membership.worker_image, "old");
+}
+
+/// On one machine, and in pods of a program without an agent.
+TEST(WorkerImageTest, WithoutOneNoneIsWritten) {
+  StayingJob job(job_of(2));
+  ASSERT_TRUE(job.settle());
+  EXPECT_EQ(job.status().membership.worker_image, "");
+}
+
+}  // namespace
+}  // namespace trainyard::control
