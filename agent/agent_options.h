@@ -40,6 +40,7 @@ struct AgentOptions {
   /// A foreign program, started once a rank; empty: the built-in engine's worker.
   std::vector<std::string> command;
   std::filesystem::path worker;
+  std::string build;  ///< build ID of what runs the ranks (coordination::Hello); empty: not known
   /// What the engine's ranks compute on.
   api::DeviceKind device = api::DeviceKind::kAuto;
   std::chrono::seconds stop_grace{60};

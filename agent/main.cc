@@ -10,6 +10,7 @@
 #include "agent/devices.h"
 #include "agent/event_loop.h"
 #include "common/base/program_help.h"
+#include "common/io/build_id.h"
 #include "common/io/last_words.h"
 #include "common/log/log.h"
 #include "common/worker_contract.h"
@@ -70,6 +71,8 @@ int main(int argc, char** argv) {
   if (options->is_engine() && engine != nullptr) {
     options->device = agent::device_of_engine(engine);
   }
+  options->build =
+      options->is_engine() ? trainyard::build_id_of(options->worker) : trainyard::own_build_id();
   const trainyard::control::GrpcLog grpc_log(*logger);
   return agent::run_agent(*options, std::move(environment), *logger);
 }

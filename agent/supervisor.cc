@@ -93,6 +93,7 @@ void Supervisor::opened() {
   hello.set_table_key(table_key_);
   hello.set_stays(options_.stays);
   hello.set_says_joined(options_.stays);
+  hello.set_build(options_.build);
   send(message);
   tell_listening();
   tell_result();

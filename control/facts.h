@@ -51,6 +51,8 @@ struct MemberFact {
   int node_index = 0;
   int64_t generation = 0;  ///< generation its ranks run or are starting
   bool connected = false;
+  /// Of the program that runs its ranks; empty: not known, or an agent of before.
+  std::string build;
   /// Its agent outlives its ranks, and starts those of the next generation in its pod.
   bool stays = false;
   /// It reports when it has joined a generation. Agents that do not are not told to join any.

@@ -103,6 +103,7 @@ class Planner {
   void add_reported(std::vector<policies::Loss>& losses) const;
   void add_late(const std::vector<const ObservedPod*>& alive, policies::Liveness& liveness) const;
   void add_silent(std::vector<policies::Loss>& losses);
+  void add_mixed_builds(std::vector<policies::Loss>& losses) const;
   bool may_wait_for_root_cause(const std::vector<policies::Loss>& losses);
   bool more_nodes_may_be_lost(const std::vector<policies::Loss>& losses) const;
 

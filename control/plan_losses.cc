@@ -60,6 +60,7 @@ std::vector<Loss> Planner::find_losses(const policies::Gang& gang) {
   }
   add_failed_ranks(told, losses);
   add_silent(losses);
+  if (losses.empty()) add_mixed_builds(losses);
   // Before the gang was whole a missing pod is one that is still to be made.
   if (!is_true(next_, ConditionType::kScheduled)) return losses;
   if (!gang.missing.empty()) plan_.rests_on_absence = true;
@@ -147,6 +148,31 @@ void Planner::add_silent(std::vector<Loss>& losses) {
   look_in(liveness.look_again);
   for (const policies::LostMember& lost : liveness.lost) {
     losses.push_back(policies::judge_lost_pod(spec_.failure_policy, *lost.pod, lost.message));
+  }
+}
+
+/// Ranks of two builds could compute different bits: their coordinator does not let them meet.
+void Planner::add_mixed_builds(std::vector<Loss>& losses) const {
+  if (!facts_are_current() || !sets_.completed.empty()) return;
+  const policies::MembersByPod told = policies::members_by_pod(observed_.facts);
+  const MemberFact* first = nullptr;
+  for (const ObservedPod* pod : sets_.members) {
+    const auto found = told.find(pod->uid);
+    if (found == told.end() || found->second->generation != observed_.facts.generation) continue;
+    const MemberFact& member = *found->second;
+    if (first == nullptr) first = &member;
+    if (member.build == first->build) continue;
+    const auto name = [](const MemberFact& of) {
+      return "pod " + of.pod_name + " (" + (of.build.empty() ? "an older one" : of.build) + ")";
+    };
+    Loss loss;
+    loss.reason = api::reason::kMixedBuilds;
+    loss.message = "the ranks of " + name(*first) + " and " + name(member) +
+                   " are of different builds of Trainyard; if this happens again, name the worker "
+                   "image by its digest";
+    loss.wanted = policies::Scope::kAll;
+    losses.push_back(std::move(loss));
+    return;
   }
 }
 

@@ -79,6 +79,7 @@ inline constexpr char kBelowMinNodes[] = "BelowMinNodes";
 inline constexpr char kPodFailed[] = "PodFailed";
 inline constexpr char kPodLost[] = "PodLost";
 inline constexpr char kNodeLost[] = "NodeLost";
+inline constexpr char kMixedBuilds[] = "MixedBuilds";
 inline constexpr char kStalled[] = "Stalled";
 inline constexpr char kScaleUp[] = "ScaleUp";
 inline constexpr char kScaleDown[] = "ScaleDown";

@@ -164,6 +164,7 @@ Worth JobRun::hello(ConnectionId connection, const coordination::Fence& fence,
   member.ranks_started = hello.ranks_started();
   member.table_delivered = hello.table_delivered();
   member.takes_table_key = hello.takes_table_key();
+  member.fact.build = clamped(hello.build(), kMaxNameBytes);
   member.fact.stays = hello.stays();
   member.fact.says_joined = hello.says_joined();
   member.fact.joins_since.reset();

@@ -180,6 +180,7 @@ class JobRun {
   void begin_anew(Member& member, Time now) const;
   void stop_broken(std::vector<Decision>& decisions);
   void ask_stacks(std::vector<Decision>& decisions);
+  static bool has_two_builds(const std::vector<Seat>& seats);
   void start_ranks(const std::vector<Seat>& seats, std::vector<Decision>& decisions);
   void send_table(const std::vector<Seat>& seats, std::vector<Decision>& decisions, Time now);
   /// The key of the order's rank table: that of members who have the table already, otherwise a new

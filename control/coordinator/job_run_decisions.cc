@@ -19,6 +19,13 @@ void fill(coordination::ResumePlan& plan, const MembershipOrder& order) {
 
 }  // namespace
 
+/// Their ranks could compute different bits. Whoever decides restarts them all.
+bool JobRun::has_two_builds(const std::vector<Seat>& seats) {
+  return std::any_of(seats.begin(), seats.end(), [&](const Seat& seat) {
+    return seat.member->fact.build != seats.front().member->fact.build;
+  });
+}
+
 std::vector<JobRun::Decision> JobRun::decide(Time now) {
   std::vector<Decision> decisions;
   backs_off_ = order_ && order_->starts_at && now < *order_->starts_at;
@@ -32,7 +39,7 @@ std::vector<JobRun::Decision> JobRun::decide(Time now) {
   ask_stacks(decisions);
   if (backs_off_) return decisions;
   const std::optional<std::vector<Seat>> all = seats();
-  if (!all) return decisions;
+  if (!all || has_two_builds(*all)) return decisions;
   start_ranks(*all, decisions);
   send_table(*all, decisions, now);
   return decisions;
