@@ -16,7 +16,7 @@ trainyard_apiserver_test(operator_lifecycle_test
 trainyard_apiserver_test(operator_parked_test
   SOURCES ${here}/parked_test.cc ${here}/parked_manifests.cc ${here}/../api/bad_manifests.cc
   DEPS operator_test_support)
-foreach(name admission budget elastic ending kill kubectl leftover policy)
+foreach(name admission budget elastic ending image kill kubectl leftover policy)
   trainyard_apiserver_test(operator_${name}_test SOURCES ${here}/${name}_test.cc DEPS operator_test_support)
 endforeach()
 # Real agents and ranks in place of pods' containers.
@@ -63,7 +63,7 @@ add_dependencies(operator_earlier_build_test trainyard trainyard-agent trainyard
 trainyard_apiserver_test(operator_audit_test
   SOURCES ${here}/audit_test.cc
   DEPS operator_test_support)
-set(operator_tests admission budget elastic ending kill kubectl leader leftover lifecycle parked partition policy proxy proxy_crash proxy_leader proxy_outage stream)
+set(operator_tests admission budget elastic ending image kill kubectl leader leftover lifecycle parked partition policy proxy proxy_crash proxy_leader proxy_outage stream)
 list(TRANSFORM operator_tests REPLACE "(.+)" "operator_\\1_test" OUTPUT_VARIABLE audited_tests)
 set_tests_properties(operator_audit_test PROPERTIES DEPENDS "${audited_tests}")
 set_property(TEST operator_audit_test APPEND PROPERTY LABELS exact) # alone it would judge an empty log

@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/support/staying_job.h"
@@ -11,6 +12,7 @@ namespace trainyard::control {
 namespace {
 
 using api::RestartStrategy;
+using ::testing::HasSubstr;
 using testing_support::job_of;
 using testing_support::kBackoffOver;
 using testing_support::StayingJob;
@@ -102,6 +104,35 @@ TEST(WorkerImageTest, AGangThatWasBegunWithoutItIsMadeWhole) {
   ASSERT_TRUE(job.pass(kBackoffOver));
   EXPECT_EQ(job.images(), std::set<std::string>{"old"});
   EXPECT_EQ(job.status().membership.worker_image, "old");
+}
+
+/// As where nodes have different images under one tag. An agent of before tells no build.
+TEST(WorkerImageTest, AGangOfTwoBuildsIsMadeAnew) {
+  for (const std::string build : {"b2", ""}) {
+    StayingJob job(job_of(3));
+    for (MemberFact& member : job.facts.now.members)
+      member.build = "a1";
+    ASSERT_TRUE(job.settle());
+    EXPECT_EQ(job.status().restarts.total, 0) << "one build";
+    job.facts.now.members[2].build = build;
+    ASSERT_TRUE(job.settle());
+    EXPECT_EQ(job.reason_of(api::ConditionType::kRestarting), "MixedBuilds");
+    EXPECT_EQ(job.status().attempts[0].reason, "MixedBuilds");
+    EXPECT_THAT(job.status().attempts[0].message, HasSubstr(job.facts.now.members[2].pod_name));
+    ASSERT_TRUE(job.pass(kBackoffOver));
+    EXPECT_EQ(job.status().restarts.total, 1) << "once";
+    for (int index = 0; index < 3; ++index)
+      EXPECT_EQ(job.member(index).created_generation, 2);
+  }
+}
+
+/// The restart of a pod that is lost comes first: what is left is looked at then.
+TEST(WorkerImageTest, TwoBuildsDoNotHideALoss) {
+  StayingJob job(job_of(2));
+  job.facts.now.members[0].build = "a1";
+  job.fail_rank(1, 1);
+  ASSERT_TRUE(job.settle());
+  EXPECT_EQ(job.status().attempts[0].reason, "PodFailed");
 }
 
 /// On one machine, and in pods of a program without an agent.

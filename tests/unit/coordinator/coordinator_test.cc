@@ -64,6 +64,26 @@ TEST_F(CoordinatorTest, StartsNothingBeforeAllMembersHaveStreams) {
   EXPECT_EQ(told_b[0].fence().pod_uid(), "pod-b");
 }
 
+TEST_F(CoordinatorTest, RanksOfTwoBuildsDoNotMeet) {
+  coordinator_.publish(order_of_two_nodes());
+  a_.set_build("a1");
+  b_.set_build("b2");
+  a_.connect();
+  b_.connect();
+  poll();
+  EXPECT_THAT(a_.told(), IsEmpty());
+  EXPECT_THAT(b_.told(), IsEmpty());
+  ASSERT_EQ(facts().members.size(), 2U);
+  EXPECT_NE(facts().members[0].build, facts().members[1].build);
+  b_.leave();
+  poll();
+  b_.set_build("a1");
+  b_.connect();
+  poll();
+  EXPECT_TRUE(a_.told().at(0).has_start_generation());
+  EXPECT_TRUE(b_.told().at(0).has_start_generation());
+}
+
 TEST_F(CoordinatorTest, StartsNothingWhileAMemberIsNotKnown) {
   MembershipOrder order = order_of_two_nodes();
   order.members[0].pod_uid.clear();

@@ -45,6 +45,7 @@ class ScriptedAgent {
     hello.set_table_key(table_key);
     hello.set_stays(stays_);
     hello.set_says_joined(says_joined_);
+    hello.set_build(build_);
     say(std::move(message));
   }
 
@@ -98,6 +99,7 @@ class ScriptedAgent {
   }
 
   /// From its next hello on.
+  void set_build(std::string build) { build_ = std::move(build); }
   void set_stays(bool says_joined = true) {
     stays_ = true;
     says_joined_ = says_joined;
@@ -130,6 +132,7 @@ class ScriptedAgent {
   int64_t generation_;
   bool stays_ = false;
   bool says_joined_ = false;
+  std::string build_;
   int64_t beats_ = 0;
 };
 
