@@ -430,8 +430,9 @@ void Planner::finish() {
   count_pods(next_, observed_.metadata, sets_, without_ranks());
   next_.phase = phase_of(next_);
   // What still holds, holds of the spec that was looked at: `kubectl wait` asks for that.
-  for (api::Condition& condition : next_.conditions)
-    condition.observed_generation = next_.observed_generation;
+  for (api::Condition& condition : next_.conditions) {
+    if (condition.type.value()) condition.observed_generation = next_.observed_generation;
+  }
   if (was_over) {
     if (next_ != observed_.status) plan_.outcome = std::move(next_);
     return;

@@ -78,6 +78,17 @@ Node word_schema() {
   return schema;
 }
 
+/// As Kubernetes has it for its own (metav1.Condition): others may write conditions, too.
+Node condition_type_schema() {
+  Node schema = type_node("string");
+  put(schema, "minLength", integer_node(1));
+  put(schema, "maxLength", integer_node(316));
+  put(schema, "pattern",
+      string_node("^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
+                  "(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$"));
+  return schema;
+}
+
 template <class E>
 Node enum_schema() {
   Node schema = type_node("string");
@@ -243,6 +254,8 @@ class ObjectWriter {
       return pod_template();
     } else if constexpr (ApiEnum<T>) {
       return field.is_open ? word_schema() : enum_schema<T>();
+    } else if constexpr (std::same_as<T, OpenWord<ConditionType>>) {
+      return condition_type_schema();
     } else if constexpr (IsOpenWord<T>::value) {
       return word_schema();
     } else if constexpr (std::same_as<T, ObjectMeta>) {

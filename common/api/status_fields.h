@@ -321,7 +321,7 @@ void visit_fields(V& visit, S& status) {
   visit({.name = "progress", .description = "Progress of training."}, status.progress);
   visit({.name = "checkpoint", .description = "Newest committed checkpoint."}, status.checkpoint);
   visit({.name = "goodput", .description = "Use of the job's time."}, status.goodput);
-  visit({.name = "conditions", .description = "Conditions of the job, by type.", .max_items = 16},
+  visit({.name = "conditions", .description = "Conditions of the job, by type.", .max_items = 32},
         status.conditions);
 }
 

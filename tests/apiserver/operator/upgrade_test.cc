@@ -128,6 +128,72 @@ TEST_F(UpgradeTest, StoredJobsGoOnAndHaveTheNewFields) {
   EXPECT_TRUE(job_status("train").contains("goodput"));
 }
 
+/// The next version of the API as docs/reference/api-versions.md promises it: a copy, which no
+/// webhook converts.
+class NextVersionTest : public UpgradeTest {
+ protected:
+  void TearDown() override {
+    store_as("v1alpha1");
+    patch_definition(Json::array({{{"op", "remove"}, {"path", "/spec/versions/1"}}}));
+    UpgradeTest::TearDown();
+  }
+  void patch_definition(const Json& operations) const {
+    must({"patch", "crd", kDefinition, "--type=json", "-p", operations.dump()});
+  }
+  void serve_next_version() const {
+    Json next = get({"crd", kDefinition})["spec"]["versions"][0];
+    next["name"] = "v1beta1";
+    next["storage"] = false;
+    patch_definition(Json::array({{{"op", "add"}, {"path", "/spec/versions/1"}, {"value", next}}}));
+    ASSERT_TRUE(wait_until([&] {
+      return kubectl_with({"create", "--dry-run=server"}, of_version("v1beta1", "tried").dump())
+                 .exit_code == 0;
+    }));
+  }
+  /// By the commands of that page.
+  void store_as(const std::string& version) const {
+    Json operations = Json::array();
+    for (const int index : {0, 1}) {
+      const bool is_next = index == 1;
+      operations.push_back({{"op", "replace"},
+                            {"path", "/spec/versions/" + std::to_string(index) + "/storage"},
+                            {"value", is_next == (version == "v1beta1")}});
+    }
+    patch_definition(operations);
+    EXPECT_TRUE(wait_until([&] {
+      const Json all = get({"trainingjobs", "--all-namespaces"});
+      return kubectl_with({"replace", "-f", "-"}, all.dump()).exit_code == 0;
+    }));
+    must({"patch", "crd", kDefinition, "--subresource=status", "--type=merge", "-p",
+          Json({{"status", {{"storedVersions", {version}}}}}).dump()});
+  }
+  static Json of_version(const std::string& version, const std::string& name) {
+    Json job = job_manifest(name, 1);
+    job["apiVersion"] = "trainyard.dev/" + version;
+    return job;
+  }
+};
+
+TEST_F(NextVersionTest, AJobOfEachRuns) {
+  ASSERT_NO_FATAL_FAILURE(serve_next_version());
+  apply(of_version("v1alpha1", "train"));
+  apply(of_version("v1beta1", "other"));
+  for (const char* job : {"train", "other"}) {
+    ASSERT_TRUE(runs(job, 1, 0));
+    EXPECT_EQ(get({"trainingjobs.v1alpha1.trainyard.dev", job})["apiVersion"],
+              "trainyard.dev/v1alpha1");
+    EXPECT_EQ(get({"trainingjobs.v1beta1.trainyard.dev", job})["apiVersion"],
+              "trainyard.dev/v1beta1");
+  }
+  store_as("v1beta1");
+  for (const char* job : {"train", "other"}) {
+    patch(job, {{"suspend", true}});
+    ASSERT_TRUE(reaches(job, "Suspended"));
+    patch(job, {{"suspend", false}});
+    ASSERT_TRUE(runs(job, 1, 0));
+  }
+}
+
 /// As manifests had them before numerics had defaults of their own: none is named.
 class EarlierDefinitionTest : public UpgradeTest {
  protected:
