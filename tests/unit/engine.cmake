@@ -3,7 +3,7 @@ trainyard_test(last_words_test TIER unit NOT_UNDER address
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/common/io/last_words_test.cc
   DEPS common_io)
 trainyard_test(control_group_test TIER unit
-  SOURCES ${CMAKE_CURRENT_LIST_DIR}/common/io/control_group_test.cc ${CMAKE_CURRENT_LIST_DIR}/common/io/file_lock_test.cc ${CMAKE_CURRENT_LIST_DIR}/common/io/gpu_files_test.cc ${CMAKE_CURRENT_LIST_DIR}/common/io/input_test.cc ${CMAKE_CURRENT_LIST_DIR}/common/io/memory_facts_test.cc
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/common/io/build_id_test.cc ${CMAKE_CURRENT_LIST_DIR}/common/io/control_group_test.cc ${CMAKE_CURRENT_LIST_DIR}/common/io/file_lock_test.cc ${CMAKE_CURRENT_LIST_DIR}/common/io/gpu_files_test.cc ${CMAKE_CURRENT_LIST_DIR}/common/io/input_test.cc ${CMAKE_CURRENT_LIST_DIR}/common/io/memory_facts_test.cc
   DEPS common_io)
 trainyard_test(plan_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/job/plan_test.cc DEPS worker_matrix)
 trainyard_test(job_plan_test TIER unit

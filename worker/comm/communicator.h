@@ -198,6 +198,9 @@ struct Options {
   /// Secret of the generation, which peers prove to have before anything else is looked at; empty:
   /// whoever knows job, generation and ranks may connect.
   std::vector<std::byte> key;
+  /// Build ID of the rank's program (own_build_id()): ranks of different builds do not meet. Empty:
+  /// not known.
+  std::string build;
   /// In what order the rings go round, the same on every rank. Ranks that are not in the world are
   /// left out, ranks that are not named follow ascending; empty: 0, 1, 2 ... Results do not depend
   /// on it; how many bytes each rank sends does where shares are uneven (formulas.h).

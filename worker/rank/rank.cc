@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "common/api/decode.h"
+#include "common/io/build_id.h"
 #include "common/io/file.h"
 #include "common/io/open_files.h"
 #include "common/layout/mesh.h"
@@ -151,6 +152,7 @@ Result<std::unique_ptr<comm::Communicator>> meet(const Identity& id, AgentLink& 
         {.rank = entry.rank, .host_id = entry.host_id, .address = entry.address});
   }
   options.key = start.key;
+  options.build = own_build_id();
   resume = start.resume;
   return comm::make_communicator(kind, options, std::move(listener));
 }

@@ -162,7 +162,7 @@ class NextVersionTest : public UpgradeTest {
     patch_definition(operations);
     EXPECT_TRUE(wait_until([&] {
       const Json all = get({"trainingjobs", "--all-namespaces"});
-      return kubectl_with({"replace", "-f", "-"}, all.dump()).exit_code == 0;
+      return kubectl_with({"replace"}, all.dump()).exit_code == 0;
     }));
     must({"patch", "crd", kDefinition, "--subresource=status", "--type=merge", "-p",
           Json({{"status", {{"storedVersions", {version}}}}}).dump()});

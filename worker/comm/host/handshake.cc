@@ -53,6 +53,7 @@ std::array<std::byte, kHelloBytes> encode(const Hello& hello) {
   put_le<uint32_t>(at + 40, hello.rank);
   put_le<uint32_t>(at + 44, hello.target);
   put_le<uint32_t>(at + 48, hello.world_size);
+  put_le<uint32_t>(at + 52, hello.build);
   put_le<uint64_t>(at + 56, hello.nonce);
   put_le<uint64_t>(at + 64, hello.ring);
   return wire;
@@ -97,8 +98,8 @@ Result<Hello> decode_hello(std::span<const std::byte, kHelloBytes> wire, uint16_
     return Error{ErrorCode::kPeerLost,
                  "handshake: channel " + std::to_string(channel) + " is not known"};
   }
-  const bool reserved = get_le<uint8_t>(at + 7) != 0 || get_le<uint32_t>(at + 52) != 0;
-  if (reserved) return Error{ErrorCode::kPeerLost, "handshake: reserved bytes are not zero"};
+  if (get_le<uint8_t>(at + 7) != 0)
+    return Error{ErrorCode::kPeerLost, "handshake: a reserved byte is not zero"};
   Hello hello;
   hello.version = version;
   hello.channel = static_cast<ConnectionKind>(channel);
@@ -108,6 +109,7 @@ Result<Hello> decode_hello(std::span<const std::byte, kHelloBytes> wire, uint16_
   hello.rank = get_le<uint32_t>(at + 40);
   hello.target = get_le<uint32_t>(at + 44);
   hello.world_size = get_le<uint32_t>(at + 48);
+  hello.build = get_le<uint32_t>(at + 52);
   hello.nonce = get_le<uint64_t>(at + 56);
   hello.ring = get_le<uint64_t>(at + 64);
   return hello;
@@ -185,6 +187,8 @@ std::string_view describe(Refusal refusal) {
       return "it has this connection already";
     case Refusal::kFull:
       return "too many connections wait there";
+    case Refusal::kBuild:
+      return "it runs another build";
   }
   return "for a reason that this build does not know";
 }
@@ -198,6 +202,11 @@ Judgement judge(const Hello& hello, const HandshakeIdentity& identity) {
     return {Refusal::kGeneration, "it is of generation " + std::to_string(hello.generation) +
                                       ", this is generation " +
                                       std::to_string(identity.generation)};
+  }
+  if (hello.build != identity.build) {
+    return {Refusal::kBuild, "its build has the hash " + std::to_string(hello.build) +
+                                 ", this one's has " + std::to_string(identity.build) +
+                                 ": run the same build on every rank"};
   }
   if (hello.world_size != identity.world_size) {
     return {Refusal::kWorldSize, "its world has " + std::to_string(hello.world_size) +

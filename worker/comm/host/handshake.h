@@ -49,6 +49,7 @@ enum class Refusal : uint32_t {
   kOrder = 9,
   kTaken = 10,
   kFull = 11,
+  kBuild = 12,
 };
 /// "it is of another generation" and so on; "for a reason that this build does not know".
 std::string_view describe(Refusal refusal);
@@ -63,6 +64,7 @@ struct Hello {
   uint32_t rank = 0;        ///< who connects (global rank)
   uint32_t target = 0;      ///< whom it believes to reach
   uint32_t world_size = 0;  ///< of the world, not of the group
+  uint32_t build = 0;       ///< of a hash of the build ID; 0: not known
   uint64_t nonce = 0;       ///< random; the answer repeats it, and the proofs are over it
   uint64_t ring = 0;        ///< hash of the ring order (ring_order.h)
 };
@@ -107,6 +109,7 @@ struct HandshakeIdentity {
   uint32_t rank = 0;
   uint32_t world_size = 0;
   uint64_t ring = 0;
+  uint32_t build = 0;
   /// Secret of the generation; empty: whoever knows the values above may connect.
   std::vector<std::byte> key;
 

@@ -15,6 +15,7 @@
 #include "worker/comm/host/shared_memory_setup.h"
 #include "worker/comm/host/spin.h"
 #include "worker/comm/host/tcp_transport.h"
+#include "worker/comm/host/wire.h"
 
 namespace trainyard::comm {
 namespace {
@@ -37,6 +38,10 @@ HandshakeIdentity identity_of(const Options& options) {
   identity.world_size = static_cast<uint32_t>(options.endpoints.size());
   identity.ring = hash_ring(options.ring_order);
   identity.key = options.key;
+  if (!options.build.empty()) {
+    const Hash128 build = xxh3_128(std::as_bytes(std::span(options.build)));
+    identity.build = get_le<uint32_t>(std::as_bytes(std::span(build)).data());
+  }
   return identity;
 }
 

@@ -105,13 +105,27 @@ TEST_P(FaultsTest, ARankThatNeverComesIsNamed) {
   });
 }
 
-TEST_P(FaultsTest, AnotherGenerationAndAnotherJobAreRefused) {
-  for (const bool generation : {true, false}) {
+TEST_P(FaultsTest, AnotherGenerationJobAndBuildAreRefused) {
+  struct Case {
+    void (*change)(Options& options);
+    const char* told;  ///< to who connects
+    const char* seen;  ///< by who refuses
+    bool of_processes = false;
+  };
+  const std::vector<Case> cases = {
+      {[](Options& options) { options.generation = 6; }, "it is of another generation (reason 5)",
+       "generation 6, this is generation 7"},
+      {[](Options& options) { options.job_uid = "another"; }, "it is of another job (reason 4)",
+       "job hash"},
+      {[](Options& options) { options.build = "b2"; }, "it runs another build (reason 12)",
+       "run the same build on every rank", true},
+  };
+  for (const Case& other : cases) {
+    if (other.of_processes && GetParam() == TransportKind::kLocal) continue;
     auto world = make_world(GetParam(), 2, milliseconds(300));
-    if (generation)
-      world.options[0].generation = 6;
-    else
-      world.options[0].job_uid = "another";
+    for (Options& options : world.options)
+      options.build = "a1";
+    other.change(world.options[0]);
     for_each_rank(2, [&](int rank) {
       const auto c = world.connect(rank);
       ASSERT_FALSE(c.has_value());
@@ -119,15 +133,12 @@ TEST_P(FaultsTest, AnotherGenerationAndAnotherJobAreRefused) {
         EXPECT_EQ(c.error().code, ErrorCode::kConflict);
         EXPECT_THAT(c.error().message,
                     AllOf(HasSubstr("rank 1 at "), HasSubstr("refuses the connection of rank 0"),
-                          HasSubstr(generation ? "it is of another generation (reason 5)"
-                                               : "it is of another job (reason 4)")));
+                          HasSubstr(other.told)));
       } else if (GetParam() != TransportKind::kLocal) {
         EXPECT_EQ(c.error().code, ErrorCode::kPeerLost);
-        EXPECT_THAT(
-            c.error().message,
-            AllOf(HasSubstr("meeting the peers: rank 0"),
-                  HasSubstr("refuses a connection from rank 0"),
-                  HasSubstr(generation ? "generation 6, this is generation 7" : "job hash")));
+        EXPECT_THAT(c.error().message,
+                    AllOf(HasSubstr("meeting the peers: rank 0"),
+                          HasSubstr("refuses a connection from rank 0"), HasSubstr(other.seen)));
       }
     });
   }

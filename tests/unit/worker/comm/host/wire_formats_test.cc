@@ -98,11 +98,13 @@ TEST(HandshakeTest, HelloAndWelcomeSurviveTheRoundTrip) {
   hello.rank = 2;
   hello.target = 3;
   hello.world_size = 4;
+  hello.build = 6;
   hello.nonce = 5;
   const auto wire = encode(hello);
   const auto decoded = decode_hello(wire, kOpenHandshake);
   ASSERT_TRUE(decoded.has_value());
   EXPECT_EQ(encode(*decoded), wire);
+  EXPECT_EQ(decoded->build, 6U);
   const auto answer = encode(Welcome{kKeyedHandshake, Refusal::kRing, 5, 3});
   const auto understood = decode_welcome(answer, kKeyedHandshake);
   ASSERT_TRUE(understood.has_value());
@@ -167,13 +169,14 @@ TEST(HandshakeTest, AProofIsOfOneSideOneHelloOneChallengeAndOneKey) {
 }
 
 TEST(HandshakeTest, EveryDifferenceHasItsNumberAndIsNamedHere) {
-  const HandshakeIdentity identity{xxh3_128({}), 9, 2, 4, 0, {}};
+  const HandshakeIdentity identity{xxh3_128({}), 9, 2, 4, 0, 77, {}};
   Hello fits;
   fits.job = identity.job;
   fits.generation = 9;
   fits.rank = 1;
   fits.target = 2;
   fits.world_size = 4;
+  fits.build = 77;
   EXPECT_EQ(judge(fits, identity).refusal, Refusal::kNone);
   const auto expect = [&](const Hello& hello, Refusal refusal, const char* words) {
     const Judgement verdict = judge(hello, identity);
@@ -186,6 +189,9 @@ TEST(HandshakeTest, EveryDifferenceHasItsNumberAndIsNamedHere) {
   other = fits;
   other.generation = 8;
   expect(other, Refusal::kGeneration, "of generation 8, this is generation 9");
+  other = fits;
+  other.build = 0;
+  expect(other, Refusal::kBuild, "the hash 0, this one's has 77: run the same build");
   other = fits;
   other.world_size = 5;
   expect(other, Refusal::kWorldSize, "5 ranks, this one has 4");
