@@ -40,7 +40,7 @@ struct AgentOptions {
   /// A foreign program, started once a rank; empty: the built-in engine's worker.
   std::vector<std::string> command;
   std::filesystem::path worker;
-  std::string build;  ///< build ID of what runs the ranks (coordination::Hello); empty: not known
+  std::string build;  ///< build ID of the worker; empty: not known, or a program of the user's
   /// What the engine's ranks compute on.
   api::DeviceKind device = api::DeviceKind::kAuto;
   std::chrono::seconds stop_grace{60};

@@ -71,8 +71,7 @@ int main(int argc, char** argv) {
   if (options->is_engine() && engine != nullptr) {
     options->device = agent::device_of_engine(engine);
   }
-  options->build =
-      options->is_engine() ? trainyard::build_id_of(options->worker) : trainyard::own_build_id();
+  if (options->is_engine()) options->build = trainyard::build_id_of(options->worker);
   const trainyard::control::GrpcLog grpc_log(*logger);
   return agent::run_agent(*options, std::move(environment), *logger);
 }

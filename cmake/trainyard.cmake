@@ -25,6 +25,9 @@ if(TRAINYARD_MOLD)
   add_link_options(-fuse-ld=mold)
 endif()
 
+# Ranks of two builds know each other by it (common/io/build_id.h).
+add_link_options(-Wl,--build-id=sha1)
+
 # Canonical numerics: contraction only where the source says fma (see docs/adr/0002-canonical-numerics.md).
 add_compile_options(-ffp-contract=off -fno-omit-frame-pointer)
 add_compile_options(-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wimplicit-fallthrough)

@@ -51,7 +51,7 @@ struct MemberFact {
   int node_index = 0;
   int64_t generation = 0;  ///< generation its ranks run or are starting
   bool connected = false;
-  /// Of the program that runs its ranks; empty: not known, or an agent of before.
+  /// Build ID of the engine's worker; empty: not known, a program of the user's, or an older agent.
   std::string build;
   /// Its agent outlives its ranks, and starts those of the next generation in its pod.
   bool stays = false;

@@ -114,7 +114,7 @@ struct Observed {
   /// Members that went before a look at them: as they were last known, where that is known.
   std::vector<ObservedPod> gone;
   StreamFacts facts;
-  /// Ours in pods of this spec, as whoever looks would make them; empty: none.
+  /// Worker image that this operator would use for new pods of this spec; empty: none.
   std::string worker_image;
   /// Restarts that make all pods anew make them with that one; false: only the job's start and its
   /// resumption after a suspension.

@@ -485,6 +485,8 @@ bool Planner::says_nothing_new(bool due) const {
   same.progress = observed_.status.progress;
   same.checkpoint = observed_.status.checkpoint;
   same.goodput = observed_.status.goodput;
+  // The pods tell it again, also where the server's definition has no place for it.
+  same.membership.worker_image = observed_.status.membership.worker_image;
   return same == observed_.status;
 }
 

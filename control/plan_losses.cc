@@ -155,21 +155,23 @@ void Planner::add_silent(std::vector<Loss>& losses) {
 void Planner::add_mixed_builds(std::vector<Loss>& losses) const {
   if (!facts_are_current() || !sets_.completed.empty()) return;
   const policies::MembersByPod told = policies::members_by_pod(observed_.facts);
-  const MemberFact* first = nullptr;
+  const auto text = [](const ObservedPod& pod, const std::string& build) {
+    return "pod " + pod.name + " (" + (build.empty() ? "no build ID" : build) + ")";
+  };
+  const ObservedPod* first = nullptr;
+  std::string build;
   for (const ObservedPod* pod : sets_.members) {
     const auto found = told.find(pod->uid);
     if (found == told.end() || found->second->generation != observed_.facts.generation) continue;
-    const MemberFact& member = *found->second;
-    if (first == nullptr) first = &member;
-    if (member.build == first->build) continue;
-    const auto name = [](const MemberFact& of) {
-      return "pod " + of.pod_name + " (" + (of.build.empty() ? "an older one" : of.build) + ")";
-    };
+    if (first == nullptr) build = found->second->build;
+    if (first == nullptr) first = pod;
+    if (found->second->build == build) continue;
     Loss loss;
     loss.reason = api::reason::kMixedBuilds;
-    loss.message = "the ranks of " + name(*first) + " and " + name(member) +
-                   " are of different builds of Trainyard; if this happens again, name the worker "
-                   "image by its digest";
+    loss.message = "the workers of " + text(*first, build) + " and " +
+                   text(*pod, found->second->build) + " are different builds";
+    if (!observed_.facts.same_machine)
+      loss.message += "; if this happens again, set the worker image by its digest";
     loss.wanted = policies::Scope::kAll;
     losses.push_back(std::move(loss));
     return;

@@ -61,7 +61,7 @@ struct PodSpec {
   std::chrono::seconds grace{0};  ///< between SIGTERM and SIGKILL
   /// Of the spec that it is made from (configuration_of); empty: whatever that is by then.
   std::string configuration;
-  std::string worker_image;              ///< ours in it; empty: as the cluster has it by then
+  std::string worker_image;              ///< empty: the cluster's current one
   std::vector<std::string> avoid_nodes;  ///< where others are to be had
   int64_t spec_generation = 0;           ///< metadata.generation of that spec
   std::string template_json;  ///< opaque PodTemplateSpec; empty: the cluster's default worker

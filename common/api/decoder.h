@@ -237,14 +237,16 @@ void Decoder::decode_enum(const text::Node& node, const std::string& path, E& ou
 
 template <class E>
 void Decoder::decode_open(const text::Node& node, const std::string& path, OpenWord<E>& out) {
-  E value{};
-  const bool is_known = node.kind == text::Kind::kString && enum_from_name<E>(node.string);
-  if (node.kind == text::Kind::kString && !is_known) {
-    out = OpenWord<E>::unknown(node.string);
+  if (node.kind != text::Kind::kString) {
+    E refused{};
+    decode_enum(node, path, refused);
     return;
   }
-  decode_enum(node, path, value);
-  out = value;
+  if (const auto value = enum_from_name<E>(node.string)) {
+    out = *value;
+  } else {
+    out = OpenWord<E>::unknown(node.string);
+  }
 }
 
 template <class T>

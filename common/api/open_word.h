@@ -11,7 +11,7 @@ namespace trainyard::api {
 template <class E>
 class OpenWord {
  public:
-  OpenWord(E value = {}) : value_(value) {}  // NOLINT(google-explicit-constructor): it is one
+  OpenWord(E value = {}) : value_(value) {}  // it is one
   static OpenWord unknown(std::string word) {
     OpenWord open;
     open.value_.reset();

@@ -68,8 +68,8 @@ Node string_schema(const Field& field) {
   return schema;
 }
 
-/// A word in the way of Kubernetes' conditions, so that an API server whose definition is older
-/// takes those of a newer operator.
+/// A CamelCase word, as reasons of Kubernetes' conditions are, so that an API server whose
+/// definition is older takes those of a newer operator.
 Node word_schema() {
   Node schema = type_node("string");
   put(schema, "minLength", integer_node(1));

@@ -145,7 +145,7 @@ struct Membership {
   std::string layout;  ///< of an engine's ranks: layout::describe
   std::string master;
   std::string configuration;  ///< a hash of what its pods are made from
-  std::string worker_image;   ///< ours in its pods; empty: none, or a status of before
+  std::string worker_image;   ///< of its pods; empty: none, or written by an older operator
   std::vector<Promotion> promoted;
 
   bool operator==(const Membership&) const = default;

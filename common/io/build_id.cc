@@ -59,7 +59,9 @@ int note_id(dl_phdr_info* object, size_t /*bytes*/, void* id) {
   for (int i = 0; i < object->dlpi_phnum; ++i) {
     const ElfW(Phdr)& segment = object->dlpi_phdr[i];
     if (segment.p_type != PT_NOTE) continue;
-    const auto* const notes = reinterpret_cast<const char*>(object->dlpi_addr + segment.p_vaddr);
+    const auto address = object->dlpi_addr + segment.p_vaddr;
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): as the loader says it
+    const auto* const notes = reinterpret_cast<const char*>(address);
     auto& found = *static_cast<std::string*>(id);
     found = id_among({notes, segment.p_memsz});
     if (!found.empty()) break;

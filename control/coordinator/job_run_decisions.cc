@@ -19,7 +19,7 @@ void fill(coordination::ResumePlan& plan, const MembershipOrder& order) {
 
 }  // namespace
 
-/// Their ranks could compute different bits. Whoever decides restarts them all.
+/// Their ranks could compute different bits. The planner restarts all pods.
 bool JobRun::has_two_builds(const std::vector<Seat>& seats) {
   return std::any_of(seats.begin(), seats.end(), [&](const Seat& seat) {
     return seat.member->fact.build != seats.front().member->fact.build;

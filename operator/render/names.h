@@ -19,7 +19,7 @@ inline constexpr char kMemberTrue[] = "true";
 /// Number of a pod that was made as a spare, also once it is a member.
 inline constexpr char kLabelSpare[] = "trainyard.dev/spare";
 
-/// Init container that brings the agent into an image of somebody else's.
+/// Init container that brings the agent into other images.
 inline constexpr char kAgentContainer[] = "trainyard-agent";
 
 /// Annotation with the name of the container whose exit ends the pod: what admission adds to a pod

@@ -107,7 +107,7 @@ void add_work_flags(CLI::App& app, OperatorOptions& options) {
       "--worker-gpu-image", options.worker_gpu_image,
       "Image of jobs with an engine on GPUs that name no image; default: --worker-image");
   app.add_option("--worker-rollout", options.restarts_renew_image,
-                 "When a job that runs takes another worker image: with the next restart that "
+                 "When a running job changes to a new worker image: with the next restart that "
                  "replaces all its pods (OnRestart), or when it is resumed after a suspension "
                  "(OnResume)")
       ->transform(CLI::CheckedTransformer(

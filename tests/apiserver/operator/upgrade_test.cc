@@ -2,6 +2,7 @@
 // cut down, and one that an earlier build had.
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <set>
 #include <string>
 #include <thread>
@@ -62,8 +63,10 @@ class UpgradeTest : public UpheavalTest {
     Json& spec = properties["spec"];
     for (const char* field : {"elasticPolicy", "keepFailedPods", "ttlSecondsAfterFinished"})
       spec["properties"].erase(field);
+    Json& status = properties["status"]["properties"];
     for (const char* field : {"goodput", "roles"})
-      properties["status"]["properties"].erase(field);
+      status.erase(field);
+    status["membership"]["properties"].erase("workerImage");
     drop_elastic_rules(spec);
     drop_elastic_rules(schema);
     must_with({"replace"}, definition.dump());
@@ -135,6 +138,11 @@ class NextVersionTest : public UpgradeTest {
   void TearDown() override {
     store_as("v1alpha1");
     patch_definition(Json::array({{{"op", "remove"}, {"path", "/spec/versions/1"}}}));
+    EXPECT_TRUE(wait_until([&] {
+      return must({"get", "--raw", "/apis/trainyard.dev"}).find("v1beta1") == std::string::npos;
+    }));
+    // kubectl would go on to use what it has learned of the version.
+    std::filesystem::remove_all(plane().folder() / "kubectl-cache");
     UpgradeTest::TearDown();
   }
   void patch_definition(const Json& operations) const {
@@ -161,7 +169,7 @@ class NextVersionTest : public UpgradeTest {
     }
     patch_definition(operations);
     EXPECT_TRUE(wait_until([&] {
-      const Json all = get({"trainingjobs", "--all-namespaces"});
+      const Json all = get({"trainingjobs"});
       return kubectl_with({"replace"}, all.dump()).exit_code == 0;
     }));
     must({"patch", "crd", kDefinition, "--subresource=status", "--type=merge", "-p",

@@ -91,8 +91,9 @@ std::vector<std::string> left_by(const Job& job, const std::set<std::string>& la
   for (const api::Condition& condition : status.conditions) {
     // These tell of the restarts.
     if (condition.type == ConditionType::kRestarting) continue;
-    left.push_back("condition " + std::to_string(static_cast<int>(condition.type)) + " is " +
-                   std::to_string(static_cast<int>(condition.status)) + ", " + condition.reason);
+    left.push_back("condition " + std::to_string(static_cast<int>(condition.type.value().value())) +
+                   " is " + std::to_string(static_cast<int>(condition.status)) + ", " +
+                   condition.reason);
   }
   const api::Attempt* const last = newest_ended_attempt(status);
   if (last == nullptr) return left;

@@ -118,7 +118,9 @@ TEST(WorkerImageTest, AGangOfTwoBuildsIsMadeAnew) {
     ASSERT_TRUE(job.settle());
     EXPECT_EQ(job.reason_of(api::ConditionType::kRestarting), "MixedBuilds");
     EXPECT_EQ(job.status().attempts[0].reason, "MixedBuilds");
-    EXPECT_THAT(job.status().attempts[0].message, HasSubstr(job.facts.now.members[2].pod_name));
+    EXPECT_THAT(job.status().attempts[0].message,
+                HasSubstr(job.facts.now.members[2].pod_name +
+                          (build.empty() ? " (no build ID)" : " (b2)")));
     ASSERT_TRUE(job.pass(kBackoffOver));
     EXPECT_EQ(job.status().restarts.total, 1) << "once";
     for (int index = 0; index < 3; ++index)

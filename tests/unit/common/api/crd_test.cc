@@ -75,7 +75,7 @@ std::string type_wanted(const Field& field) {
     if (field.notation == Notation::kDecimalText) return "string";
     return field.zero_word.empty() ? "number" : "integer or text";
   } else if constexpr (std::is_enum_v<M> || std::same_as<M, std::string> || std::same_as<M, Time> ||
-                       std::same_as<M, std::chrono::milliseconds>) {
+                       std::same_as<M, std::chrono::milliseconds> || IsOpenWord<M>::value) {
     return "string";
   } else if constexpr (std::same_as<M, std::array<double, 2>>) {
     return "array of number";

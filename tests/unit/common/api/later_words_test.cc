@@ -62,7 +62,7 @@ TEST(LaterWordsTest, OfASpecAreRefused) {
   const auto refused = decode_training_job(job.dump());
   ASSERT_FALSE(refused);
   EXPECT_THAT(refused.error().message,
-              ::testing::HasSubstr("spec.failurePolicy.budgets[0].class: found Quota"));
+              ::testing::HasSubstr(R"(spec.failurePolicy.budgets[0].class: found "Quota")"));
 }
 
 }  // namespace
