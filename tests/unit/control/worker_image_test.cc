@@ -1,4 +1,5 @@
 // A gang has one worker image, whatever the operator would give new pods by now.
+#include <algorithm>
 #include <set>
 #include <string>
 #include <utility>
@@ -104,6 +105,52 @@ TEST(WorkerImageTest, AGangThatWasBegunWithoutItIsMadeWhole) {
   ASSERT_TRUE(job.pass(kBackoffOver));
   EXPECT_EQ(job.images(), std::set<std::string>{"old"});
   EXPECT_EQ(job.status().membership.worker_image, "old");
+}
+
+TEST(WorkerImageTest, AChangeOfSizeTakesTheNewOneWhereItMay) {
+  for (const bool renews : {true, false}) {
+    UpgradedJob job(RestartStrategy::kReplacePod, renews);
+    job.cluster.edit_spec([](api::TrainingJobSpec& spec) { spec.num_nodes = 4; });
+    ASSERT_TRUE(job.pass(kBackoffOver));
+    EXPECT_EQ(job.status().nodes.target, 4);
+    EXPECT_EQ(job.images(), std::set<std::string>{renews ? "new" : "old"});
+    EXPECT_EQ(job.member(3).worker_image, renews ? "new" : "old");
+  }
+}
+
+TEST(WorkerImageTest, ASpareHasThatOfItsGang) {
+  UpgradedJob job(RestartStrategy::kInPlace);
+  job.cluster.edit_spec([](api::TrainingJobSpec& spec) { spec.spares.count = 1; });
+  ASSERT_TRUE(job.pass(kBackoffOver));
+  const Observed truth = job.cluster.truth();
+  const auto spare = std::find_if(truth.pods.begin(), truth.pods.end(),
+                                  [](const ObservedPod& pod) { return pod.spare.has_value(); });
+  ASSERT_NE(spare, truth.pods.end());
+  EXPECT_EQ(spare->worker_image, "old");
+}
+
+/// The generation is written down, the process has ended, and the next one has another image.
+TEST(WorkerImageTest, WhoeverGoesOnMakesThePodsThatWereDecided) {
+  for (int write = 0; write < 8; ++write) {
+    UpgradedJob job(RestartStrategy::kRecreateAll);
+    job.fail(1, 1);
+    job.clock.advance(kBackoffOver);
+    job.cluster.crash_at(write, testing_support::MemoryCluster::CrashPoint::kAfter);
+    for (int round = 0; round < 20 && !job.cluster.crashed(); ++round) {
+      (void)job.reconciler->reconcile(job.cluster.key());
+      job.cluster.step();
+      job.clock.advance(kBackoffOver);
+    }
+    const std::string decided = job.status().membership.worker_image;
+    job.cluster.set_worker_image("newest");
+    job.restart_controller();
+    ASSERT_TRUE(job.pass(kBackoffOver));
+    EXPECT_EQ(job.images().size(), 1U) << write;
+    const bool is_later = job.status().membership.generation > 3;
+    EXPECT_EQ(job.images(),
+              std::set<std::string>{is_later || decided == "old" ? "newest" : decided})
+        << write;
+  }
 }
 
 /// As where nodes have different images under one tag. An agent of before tells no build.

@@ -314,6 +314,24 @@ TEST_F(KubeClusterTest, AnAgentIsPutIntoPodsOnlyWhereItHasAnImageAndACoordinator
   EXPECT_THAT(faults_with({}), testing::IsEmpty()) << "a pod of one process needs none";
 }
 
+TEST_F(KubeClusterTest, TellsTheImageThatNewPodsWouldHave) {
+  json job = job_object("False");
+  job["spec"]["agent"] = "Auto";
+  job["spec"]["numProcPerNode"] = 2;
+  server_.jobs = {job};
+  pod_defaults_ = {"worker:1", "control:9443"};
+  for (const bool renews : {true, false}) {
+    restarts_renew_image_ = renews;
+    start();
+    EXPECT_EQ(look().worker_image, "worker:1");
+    EXPECT_EQ(look().restarts_renew_image, renews);
+  }
+  server_.jobs[0]["spec"]["agent"] = "None";
+  server_.jobs[0]["spec"]["numProcPerNode"] = 1;
+  start();
+  EXPECT_EQ(look().worker_image, "") << "a program without an agent";
+}
+
 TEST_F(KubeClusterTest, AStatusIsWrittenOfTheVersionThatWasSeenAndSeenAtOnce) {
   server_.jobs = {job_object("False")};
   start();

@@ -207,6 +207,7 @@ class KubeClusterWorld : public testing::Test {
     options.instance = "operator-7";
     options.random = [] { return 0.5; };
     options.pod_defaults = pod_defaults_;
+    options.restarts_renew_image = restarts_renew_image_;
     cluster_ = std::make_unique<KubeCluster>(std::move(options));
     cluster_->set_listener([this](const control::JobKey& key) {
       const std::lock_guard lock(mutex_);
@@ -246,6 +247,7 @@ class KubeClusterWorld : public testing::Test {
   }
 
   render::PodDefaults pod_defaults_;
+  bool restarts_renew_image_ = true;
   std::vector<std::string> namespaces_ = {"n"};  ///< that are watched; empty: all
   testing_support::ManualClock clock_;
   WatchedServer server_;

@@ -40,6 +40,17 @@ PodView view(const json& pod) {
   return made ? *std::move(made) : PodView();
 }
 
+TEST(PodViewTest, KnowsItsWorkerImage) {
+  json pod = pod_of(R"({"phase":"Running"})");
+  EXPECT_EQ(view(pod).seen.worker_image, "");
+  pod["spec"]["containers"][0]["image"] = "istio:1";
+  pod["spec"]["containers"][1]["image"] = "train:1";
+  EXPECT_EQ(view(pod).seen.worker_image, "train:1") << "of the trainer";
+  pod["spec"]["initContainers"] = {{{"name", "fetch"}, {"image", "fetch:1"}},
+                                   {{"name", "trainyard-agent"}, {"image", "worker:9"}}};
+  EXPECT_EQ(view(pod).seen.worker_image, "worker:9") << "that brings the agent";
+}
+
 TEST(PodViewTest, ReadsARunningPod) {
   const PodView pod = view(pod_of(
       R"({"phase":"Running","conditions":[{"type":"Ready","status":"True","reason":"x"}]})"));
@@ -350,6 +361,32 @@ TEST(JobViewTest, TheGpusOfItsRanksAreAmongWhatItsPodsNeed) {
       {"name":"trainer","image":"i","resources":{"limits":{"nvidia.com/gpu":4}}}]}})"),
             4)
       << "the template's, once";
+}
+
+TEST(JobViewTest, KnowsWhichWorkerImageItsPodsHave) {
+  using render::WorkerImage;
+  const auto image_of = [](const std::string& spec) {
+    const auto job = view_of_job(json::parse(R"({"apiVersion":"trainyard.dev/v1alpha1",
+        "kind":"TrainingJob","metadata":{"name":"a","namespace":"ns","uid":"u","resourceVersion":"9"},
+        "spec":)" + spec + "}"));
+    EXPECT_THAT(job->faults, IsEmpty());
+    return job->image;
+  };
+  const auto engine = [&](const std::string& device, const std::string& trainer) {
+    return image_of(R"({"engine":{"device":")" + device + R"(","model":{"family":"GPT2","layers":1,
+        "hidden":64,"heads":1,"vocab":100,"maxPositions":16},"data":{"tokens":["/d"],
+        "sequenceLength":16},"batch":{"globalSequences":4},"steps":1},
+        "template":{"spec":{"containers":[{"name":"trainer")" +
+                    trainer + "}]}}}");
+  };
+  EXPECT_EQ(engine("Cpu", ""), WorkerImage::kCpu);
+  EXPECT_EQ(engine("Cuda", ""), WorkerImage::kGpu);
+  EXPECT_EQ(engine("Auto", R"(,"resources":{"limits":{"nvidia.com/gpu":1}})"), WorkerImage::kGpu);
+  EXPECT_EQ(engine("Cuda", R"(,"image":"mine:1")"), WorkerImage::kNone);
+  const std::string program = R"("template":{"spec":{"containers":[{"name":"trainer","image":"i",
+      "command":["x"]}]}}})";
+  EXPECT_EQ(image_of(R"({"numProcPerNode":2,)" + program), WorkerImage::kCpu) << "of the agent";
+  EXPECT_EQ(image_of(R"({"agent":"None",)" + program), WorkerImage::kNone);
 }
 
 /// Else its status would be written again and again: what was written would never be seen.

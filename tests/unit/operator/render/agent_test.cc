@@ -49,6 +49,21 @@ TEST(AgentTest, OurImageIsPulledAsTheOperatorSays) {
   EXPECT_EQ(policies(kInjected, ""), json({"", ""}));
 }
 
+TEST(AgentTest, APodHasTheImageOfItsGang) {
+  const auto image_of = [](const std::string& spec, const json::json_pointer& place) {
+    const api::TrainingJob job = job_of(spec);
+    control::PodSpec pod = pod_of(job, 0);
+    pod.worker_image = "worker:of-the-gang";
+    const json made = render_pod(job.metadata, job.spec, pod, {"worker:9", "control:9443"});
+    return made["spec"].value(place, "");
+  };
+  const json::json_pointer trainer("/containers/0/image");
+  EXPECT_EQ(image_of(kEngine, trainer), "worker:of-the-gang");
+  EXPECT_EQ(image_of(kInjected, json::json_pointer("/initContainers/0/image")),
+            "worker:of-the-gang");
+  EXPECT_EQ(image_of(kInjected, trainer), "train:1") << "its own";
+}
+
 /// Pods of several jobs share a node's ports.
 TEST(AgentTest, APodOfItsNodesNetworkDeclaresNoPort) {
   const auto pod_with = [](const std::string& ports) {

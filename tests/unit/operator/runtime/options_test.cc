@@ -33,6 +33,7 @@ TEST(OptionsTest, DefaultsAreThoseOfTheReference) {
   EXPECT_EQ(options.metrics_address, ":8080");
   EXPECT_EQ(options.probe_address, ":8081");
   EXPECT_EQ(options.workers, 8);
+  EXPECT_TRUE(options.restarts_renew_image);
   EXPECT_EQ(options.log_format, LogFormat::kJson);
 }
 
@@ -56,6 +57,10 @@ TEST(OptionsTest, TakesTheFlagsThatControllersHave) {
   EXPECT_EQ(options.log_format, LogFormat::kText);
   EXPECT_EQ(options.log_level, LogLevel::kDebug);
   EXPECT_FALSE(std::get<OperatorOptions>(read({"--leader-elect=false"}).result).leader_elect);
+  for (const auto& [word, renews] : {std::pair("OnRestart", true), std::pair("OnResume", false)}) {
+    const Read rollout = read({"--worker-rollout", word});
+    EXPECT_EQ(std::get<OperatorOptions>(rollout.result).restarts_renew_image, renews) << word;
+  }
 }
 
 TEST(OptionsTest, WrongUsageEndsWith64AndNamesTheFlag) {
@@ -66,6 +71,7 @@ TEST(OptionsTest, WrongUsageEndsWith64AndNamesTheFlag) {
            {{"--kube-api-qps=-1"}, "kube-api-qps"},
            {{"--namespaces=A_B"}, "A_B"},
            {{"--leader-elect-resource-name=a/b"}, "a/b"},
+           {{"--worker-rollout=Never"}, "worker-rollout"},
            {{"--log-format=xml"}, "log-format"}}) {
     const Read wrong = read(arguments);
     ASSERT_TRUE(std::holds_alternative<EndsAtOnce>(wrong.result)) << named;
