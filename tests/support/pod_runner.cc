@@ -188,7 +188,8 @@ ChildProcess::Spec PodRunner::process_of(const Json& pod, const Json& container)
   fs::create_directories(folder);
   const Places places = places_of(pod, container);
   ChildProcess::Spec spec;
-  spec.argv = entrypoint_;
+  const auto own = images_.find(container.value("image", ""));
+  spec.argv = own == images_.end() ? entrypoint_ : own->second;
   if (container.contains("command")) {
     spec.argv.clear();
     for (const Json& word : container["command"])

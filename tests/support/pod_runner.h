@@ -34,6 +34,11 @@ class PodRunner {
   /// What runs from now on in place of an image without a command of its own.
   void set_entrypoint(std::vector<std::string> entrypoint) { entrypoint_ = std::move(entrypoint); }
 
+  /// The same for one image.
+  void set_image(const std::string& image, std::vector<std::string> entrypoint) {
+    images_[image] = std::move(entrypoint);
+  }
+
   /// One look: starts what is new, reports what has ended, ends what is deleted.
   void step();
 
@@ -70,7 +75,8 @@ class PodRunner {
 
   const Options options_;
   std::vector<std::string> entrypoint_;
-  std::map<std::string, Running> running_;  ///< by pod name
+  std::map<std::string, std::vector<std::string>> images_;  ///< entrypoints of their own
+  std::map<std::string, Running> running_;                  ///< by pod name
   std::string forged_token_;
 };
 

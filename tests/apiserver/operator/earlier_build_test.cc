@@ -209,5 +209,91 @@ TEST_F(EarlierBuildTest, ItsImageRefusesWhatItWouldContinueWithOtherBits) {
   EXPECT_THAT(versions("tiny"), ElementsAre(2));
 }
 
+/// Operators of two tags, and what their images run.
+class TwoImagesTest : public EarlierBuildTest {
+ protected:
+  void SetUp() override {
+    EarlierBuildTest::SetUp();
+    run_agents_of(earlier_, "earlier");
+    run_agents_of(own(), "own");
+  }
+  void replace_operator(const std::filesystem::path& programs, const std::string& tag) {
+    ASSERT_EQ(operator_->stop(), 0);
+    start_operator(programs, tag);
+  }
+  /// A job whose pods find no node yet: its gang is not whole.
+  Json waiting_job() const {
+    Json made = job("tiny");
+    place(made, site());
+    return made;
+  }
+  std::string site() const { return "late-" + name_space(); }
+  void give_nodes() { make_nodes(site(), 2, 2, /*kubelets=*/false); }
+  void wait_for_pods() {
+    ASSERT_TRUE(wait_until([&] { return names_of_pods("tiny").size() == 2; }));
+  }
+  std::set<std::string> tags() const {
+    std::set<std::string> found;
+    for (const Json& pod : pods("tiny")) {
+      const std::string image = pod["spec"]["containers"][0]["image"];
+      found.insert(image.substr(image.rfind(':') + 1));
+    }
+    return found;
+  }
+};
+
+TEST_F(TwoImagesTest, AGangThatAnEarlierOperatorHasBegunIsMadeWholeWithItsImage) {
+  install_earlier();
+  replace_operator(earlier_, "earlier");
+  apply(waiting_job());
+  ASSERT_NO_FATAL_FAILURE(wait_for_pods());
+  const std::string unmade = member("tiny", 1);
+  ASSERT_EQ(operator_->stop(), 0);
+  must({"delete", "pod", unmade, "--grace-period=0", "--force"});
+  apply_newest_definition();
+  start_operator(own(), "own");
+  ASSERT_NO_FATAL_FAILURE(wait_for_pods());
+  EXPECT_THAT(tags(), ElementsAre("earlier"));
+  give_nodes();
+  ASSERT_TRUE(comes_to("tiny", "Complete"));
+  EXPECT_EQ(job_status("tiny")["restarts"].value("total", 0), 0);
+  EXPECT_TRUE(
+      same_hash(trainyard_->state_hash(checkpoints("tiny")), hash_of_run(earlier_, job("tiny"))));
+}
+
+TEST_F(TwoImagesTest, AGangOfWhichEarlierOperatorsHaveMadeTwoHalvesIsMadeAnewOnce) {
+  install_earlier();
+  replace_operator(earlier_, "earlier");
+  apply(waiting_job());
+  ASSERT_NO_FATAL_FAILURE(wait_for_pods());
+  const std::string unmade = member("tiny", 1);
+  ASSERT_EQ(operator_->stop(), 0);
+  must({"delete", "pod", unmade, "--grace-period=0", "--force"});
+  start_operator(earlier_, "own");
+  ASSERT_NO_FATAL_FAILURE(wait_for_pods());
+  EXPECT_THAT(tags(), ElementsAre("earlier", "own"));
+  apply_newest_definition();
+  replace_operator(own(), "own");
+  give_nodes();
+  ASSERT_TRUE(comes_to("tiny", "Complete"));
+  EXPECT_THAT(tags(), ElementsAre("own"));
+  EXPECT_EQ(job_status("tiny")["restarts"]["total"], 1);
+  EXPECT_EQ(job_status("tiny")["attempts"][0]["reason"], "MixedBuilds");
+  EXPECT_TRUE(
+      same_hash(trainyard_->state_hash(checkpoints("tiny")), hash_of_run(own(), job("tiny"))));
+}
+
+TEST_F(TwoImagesTest, AJobGoesOnUnderTheEarlierOperator) {
+  replace_operator(own(), "own");
+  apply(job("tiny"));
+  ASSERT_TRUE(saves_in_generation("tiny", 1));
+  replace_operator(earlier_, "own");
+  kill_rank("tiny");
+  ASSERT_TRUE(comes_to("tiny", "Complete"));
+  EXPECT_EQ(job_status("tiny")["restarts"]["total"], 1);
+  EXPECT_TRUE(
+      same_hash(trainyard_->state_hash(checkpoints("tiny")), hash_of_run(own(), job("tiny"))));
+}
+
 }  // namespace
 }  // namespace trainyard::apiserver

@@ -15,6 +15,7 @@ namespace trainyard::apiserver {
 namespace {
 
 constexpr std::chrono::minutes kTraining{3};
+constexpr char kWorker[] = "registry.example/worker:";  ///< and the tag
 
 std::filesystem::path own_programs() {
   return std::filesystem::path(testing_support::program_path("trainyard")).parent_path();
@@ -50,12 +51,12 @@ void StreamTest::TearDown() {
   JobTest::TearDown();
 }
 
-void StreamTest::start_operator(const std::filesystem::path& programs) {
+void StreamTest::start_operator(const std::filesystem::path& programs, const std::string& tag) {
   operator_ = std::make_unique<testing_support::OperatorProcess>(
       plane(), folder() / ("operator-" + std::to_string(++starts_)),
       std::vector<std::string>{name_space()},
       std::vector<std::string>{"--control-bind-address", "127.0.0.1:" + port_, "--control-address",
-                               "127.0.0.1:" + port_, "--worker-image", "registry.example/worker:1"},
+                               "127.0.0.1:" + port_, "--worker-image", kWorker + tag},
       testing_support::OperatorAccess{.program = programs / "trainyard-operator"});
 }
 
@@ -63,6 +64,10 @@ void StreamTest::start_operator() { start_operator(own_programs()); }
 
 void StreamTest::run_agents_of(const std::filesystem::path& programs) {
   machine_->set_entrypoint({programs / "trainyard-agent"});
+}
+
+void StreamTest::run_agents_of(const std::filesystem::path& programs, const std::string& tag) {
+  machine_->set_image(kWorker + tag, {programs / "trainyard-agent"});
 }
 
 StreamTest::Json StreamTest::engine_job(int nodes, int steps) const {

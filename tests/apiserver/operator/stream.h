@@ -20,11 +20,14 @@ class StreamTest : public testing_support::JobTest {
   void SetUp() override;
   void TearDown() override;
 
-  /// Starts the operator program of that folder, or that of this build.
-  void start_operator(const std::filesystem::path& programs);
+  /// Starts the operator program of that folder, or that of this build, with the worker image of
+  /// that tag.
+  void start_operator(const std::filesystem::path& programs, const std::string& tag = "1");
   void start_operator();
   /// From now on pods run the agent of that folder, as if their image had changed.
   void run_agents_of(const std::filesystem::path& programs);
+  /// The same for the image of that tag alone.
+  void run_agents_of(const std::filesystem::path& programs, const std::string& tag);
 
   /// Trains the data of the test; saves every 20 steps into the claim.
   Json engine_job(int nodes, int steps) const;
