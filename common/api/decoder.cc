@@ -24,9 +24,21 @@ std::optional<double> decimal_text(std::string_view text) {
 
 /// A whole number of what `resources.limits` of a container says; nothing where it says none that
 /// can be read, of which check_pod_template speaks.
-std::optional<int64_t> limit_of(const Node& container, std::string_view resource) {
+const Node* limits_of(const Node& container) {
   const Node* resources = container.find("resources");
-  const Node* limits = resources == nullptr ? nullptr : resources->find("limits");
+  return resources == nullptr ? nullptr : resources->find("limits");
+}
+
+std::string gpu_part_of(const Node& container) {
+  const Node* limits = limits_of(container);
+  if (limits == nullptr || limits->kind != Kind::kMapping) return {};
+  for (const text::Member& limit : limits->members)
+    if (limit.key.starts_with(kGpuPartPrefix)) return limit.key;
+  return {};
+}
+
+std::optional<int64_t> limit_of(const Node& container, std::string_view resource) {
+  const Node* limits = limits_of(container);
   const Node* limit = limits == nullptr ? nullptr : limits->find(resource);
   if (limit == nullptr) return std::nullopt;
   constexpr int64_t kThousandths = 1000;
@@ -257,6 +269,7 @@ void Decoder::decode_container(const Node& node, const std::string& path, Contai
   decode_member(node, path, "command", out.command);
   decode_member(node, path, "args", out.args);
   out.gpus = limit_of(node, kGpuResource).value_or(0);
+  out.gpu_part = gpu_part_of(node);
   out.memory_limit_bytes = limit_of(node, "memory");
   const Node* env = node.find("env");
   if (env == nullptr || env->kind == Kind::kNull) return;

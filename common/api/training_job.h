@@ -87,6 +87,8 @@ struct EnvVar {
 
 /// What NVIDIA's device plugin calls a whole GPU.
 inline constexpr char kGpuResource[] = "nvidia.com/gpu";
+/// And how its names for parts of GPUs begin: "nvidia.com/mig-1g.10gb".
+inline constexpr char kGpuPartPrefix[] = "nvidia.com/mig-";
 
 /// The typed parts of a container.
 struct Container {
@@ -96,6 +98,7 @@ struct Container {
   std::vector<std::string> args;
   std::vector<EnvVar> env;
   int64_t gpus = 0;                           ///< resources.limits of kGpuResource
+  std::string gpu_part;                       ///< resource of parts of GPUs in its limits, or empty
   std::optional<int64_t> memory_limit_bytes;  ///< resources.limits.memory
 
   bool operator==(const Container&) const = default;

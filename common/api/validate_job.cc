@@ -246,10 +246,19 @@ std::string ranks_found(const TrainingJobSpec& spec) {
   return spec.num_proc_per_node == kAutoProcPerNode ? "auto, counted as " + ranks + " here" : ranks;
 }
 
-/// A rank of the engine takes one GPU. Parts of GPUs (nvidia.com/mig-*) are the template's affair.
+/// A rank of the engine takes one GPU, or a part of one. CUDA shows a process only one part, and
+/// all ranks of a pod the same.
 void check_gpus(const TrainingJobSpec& spec, const Rules& rules) {
   const int64_t gpus = gpus_of_trainer(spec);
   const DeviceKind device = spec.engine->device;
+  const Container* trainer = trainer_of(spec);
+  if (trainer != nullptr && !trainer->gpu_part.empty() && device != DeviceKind::kCpu) {
+    rules.require(ranks_per_node(spec) == 1, "numProcPerNode", ranks_found(spec),
+                  "1, as the trainer's resources.limits name " + trainer->gpu_part +
+                      ", a part of a GPU: the ranks of a pod all see the same part; use one rank "
+                      "per pod and more nodes (numNodes)",
+                  {"template.spec.containers"});
+  }
   if (gpus == 0 || device == DeviceKind::kAuto) return;
   const int64_t wanted = device == DeviceKind::kCuda ? ranks_per_node(spec) : 0;
   rules.require(gpus == wanted, "template.spec.containers",

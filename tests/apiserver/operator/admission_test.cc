@@ -63,21 +63,51 @@ TEST_F(AdmissionTest, DefaultsOfALimitRangeReachThePodsAndAreNoChange) {
   EXPECT_THAT(job_status("large").dump(), HasSubstr("maximum cpu usage per Container is 2"));
   EXPECT_EQ(job_status("large").value("membership", Json::object()).value("generation", 0), 0);
   EXPECT_EQ(condition("large", "Failed"), "");
+  const Json none = {{"nvidia.com/gpu", "0"}};
+  Json of_gpus = limit_range("");
+  of_gpus["metadata"]["name"] = "gpus";
+  of_gpus["spec"]["limits"][0] = {{"type", "Container"},
+                                  {"default", none},
+                                  {"defaultRequest", none},
+                                  {"max", {{"nvidia.com/gpu", "1"}}}};
+  apply(of_gpus);
+  Json gpus = job_manifest("gpus", 1);
+  gpus["spec"]["template"]["spec"]["containers"][0]["resources"] = {
+      {"limits", {{"nvidia.com/gpu", 2}}}};
+  apply(gpus);
+  ASSERT_TRUE(reaches("gpus", "Accepted", "False"));
+  EXPECT_EQ(reason("gpus", "Accepted"), "AdmissionRefused");
+  EXPECT_THAT(job_status("gpus").dump(),
+              HasSubstr("maximum nvidia.com/gpu usage per Container is 1"));
   apply(limit_range("8"));
   ASSERT_TRUE(reaches("large", "Running"));
   EXPECT_TRUE(runs("train", 2, 0));
 }
 
 TEST_F(AdmissionTest, AQuotaHoldsAGangUntilThereIsRoomForAllOfIt) {
-  must({"create", "quota", "few", "--hard=pods=1"});
+  must({"create", "quota", "few", "--hard=pods=1,requests.nvidia.com/gpu=2"});
   apply(job_manifest("train", 3));
   ASSERT_TRUE(reaches("train", "Accepted", "False"));
   EXPECT_EQ(reason("train", "Accepted"), "AdmissionRefused");
   EXPECT_THAT(job_status("train").dump(), HasSubstr("exceeded quota: few"));
-  must({"patch", "quota", "few", "--type=merge", "-p", R"({"spec":{"hard":{"pods":"5"}}})"});
+  must({"patch", "quota", "few", "--type=merge", "-p", R"({"spec":{"hard":{"pods":"8"}}})"});
   ASSERT_TRUE(reaches("train", "Running"));
   EXPECT_EQ(condition("train", "Accepted"), "True");
   EXPECT_TRUE(runs("train", 3, 0));
+
+  Json gpus = job_manifest("gpus", 3);
+  gpus["spec"]["template"]["spec"]["containers"][0]["resources"] = {
+      {"limits", {{"nvidia.com/gpu", 1}}}};
+  apply(gpus);
+  ASSERT_TRUE(reaches("gpus", "Accepted", "False"));
+  EXPECT_EQ(reason("gpus", "Accepted"), "AdmissionRefused");
+  EXPECT_THAT(job_status("gpus").dump(), HasSubstr("requests.nvidia.com/gpu"));
+  must({"patch", "quota", "few", "--type=merge", "-p",
+        R"({"spec":{"hard":{"requests.nvidia.com/gpu":"3"}}})"});
+  ASSERT_TRUE(reaches("gpus", "Accepted"));
+  EXPECT_TRUE(wait_until([&] {
+    return job_status("gpus").dump().find("Insufficient nvidia.com/gpu") != std::string::npos;
+  })) << job_status("gpus").dump(1);
 }
 
 /// The definition leaves most of a template to the server's judgement of pods, but the operator

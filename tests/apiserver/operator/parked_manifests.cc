@@ -25,6 +25,9 @@ constexpr BadManifest kManifests[] = {
     {E, R"({"spec": {"engine": {"data": {"sequenceLength": 2048}}}})", "spec.engine.data.sequenceLength"},
     {E, R"({"spec": {"engine": {"batch": {"globalSequences": 1}}}})", "spec.engine.batch.globalSequences"},
     {E, R"({"spec": {"numProcPerNode": 8}})", "spec.engine.batch.globalSequences"},
+    {E, R"({"spec": {"engine": {"device": "Cuda"}, "numProcPerNode": 2, "template": {"spec": {"containers": [{"name": "trainer", "resources": {"limits": {"nvidia.com/gpu": 4}}}]}}}})", "spec.template.spec.containers"},
+    {E, R"({"spec": {"engine": {"device": "Cpu"}, "template": {"spec": {"containers": [{"name": "trainer", "resources": {"limits": {"nvidia.com/gpu": 1}}}]}}}})", "spec.template.spec.containers"},
+    {E, R"({"spec": {"engine": {"device": "Cuda"}, "numProcPerNode": 2, "template": {"spec": {"containers": [{"name": "trainer", "resources": {"limits": {"nvidia.com/mig-1g.10gb": 2}}}]}}}})", "spec.numProcPerNode"},
     {E, R"({"spec": {"engine": {"parallelism": {"pipeline": 15}}}})", "spec.engine.parallelism.pipeline"},
     {E, R"({"spec": {"engine": {"parallelism": {"shard": 3}}}})", "spec.numNodes"},
 };

@@ -75,6 +75,10 @@ const BadManifest kBadJobs[] = {
   numProcPerNode: 2
   template: {spec: {containers: [{name: trainer, resources: {limits: {nvidia.com/gpu: 4}}}]}})",
      R"(12: spec.template.spec.containers: found 4 of nvidia.com/gpu in the trainer's resources.limits, wanted 2, one per rank (numProcPerNode))"},
+    {kAppend, R"(    device: Auto
+  numProcPerNode: 2
+  template: {spec: {containers: [{name: trainer, resources: {limits: {nvidia.com/mig-1g.10gb: 2}}}]}})",
+     R"(11: spec.numProcPerNode: found 2, wanted 1, as the trainer's resources.limits name nvidia.com/mig-1g.10gb, a part of a GPU: the ranks of a pod all see the same part; use one rank per pod and more nodes (numNodes))"},
     {kAppend, R"(    device: Cpu
   template: {spec: {containers: [{name: trainer, resources: {limits: {nvidia.com/gpu: 4}}}]}})",
      R"(11: spec.template.spec.containers: found 4 of nvidia.com/gpu in the trainer's resources.limits, wanted none, as engine.device is Cpu)"},
