@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "common/text/quantity.h"
 #include "worker/device/cpu_device.h"
 #include "worker/device/device_choice.h"
 #include "worker/engine/limits.h"
@@ -88,6 +89,12 @@ std::string doubt_of_numerics(const api::EngineSpec& spec) {
   return "engine.numerics: found " + fields + ", which " + (on_gpu ? "GPUs" : "CPUs") +
          " do not use; engine.device: Auto has chosen " + (on_gpu ? "Cuda" : "Cpu") +
          "; remove them, or set engine.device";
+}
+
+std::string doubt_of_staging(const MemoryPlan& plan) {
+  if (plan.setup().spec.runtime.transport != api::Transport::kAuto) return "";
+  return "engine.runtime.transport: Auto exchanges data through host memory: rank 0 sends " +
+         text::size_text(plan.step_of(0).bytes_sent) + " per step; Nccl exchanges from GPU to GPU";
 }
 
 Result<std::unique_ptr<Device>> make_rank_device(

@@ -11,6 +11,7 @@
 #include "worker/comm/communicator.h"
 #include "worker/device/cuda_device.h"
 #include "worker/device/device.h"
+#include "worker/job/memory_plan.h"
 
 namespace trainyard::engine {
 
@@ -33,6 +34,10 @@ Result<api::DeviceKind> agree_on_device(const WantedDevice& wanted, int local_ra
 /// Which of the manifest's numerics do not count on the device that Auto has come to, for people;
 /// empty: all count. `spec`: as the manifest has it, but for the device.
 std::string doubt_of_numerics(const api::EngineSpec& spec);
+
+/// What ranks on GPUs exchange through host memory in a step, for people: several may be slower
+/// than one. Empty where the manifest names a transport.
+std::string doubt_of_staging(const MemoryPlan& plan);
 
 /// The device of a rank that computes on `spec.device`, with `threads` of the host. Steps on a GPU
 /// are launched as CUDA graphs unless CUDA_LAUNCH_BLOCKING is set: whoever sets it wants the kernel

@@ -190,6 +190,7 @@ class Run {
     };
     TRAINYARD_ASSIGN(device_groups_, context_.groups->on_device(make));
     if (by_nccl) TRAINYARD_TRY(transport_->open());
+    if (!by_nccl && context_.groups->world->rank() == 0) warn(context_, doubt_of_staging(*plan_));
     groups_ = &*device_groups_;
     return {};
   }

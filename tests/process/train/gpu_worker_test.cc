@@ -73,6 +73,9 @@ TEST_F(GpuWorkerTest, AKilledRankIsReplacedAndTheBitsAreTheSame) {
   expect_end(*run("{}", {{"TRAINYARD_FAULT", "1:1:4.3:kill"}}), 0);
   EXPECT_EQ(hash(), calm);
   EXPECT_FALSE(status()["progress"].contains("slowestRank")) << "times of enqueueing tell nothing";
+  EXPECT_THAT(output() + errors(),
+              ::testing::ContainsRegex("Auto exchanges data through host memory: rank 0 sends "
+                                       "[0-9.]+ [KM]iB per step; Nccl exchanges from GPU to GPU"));
   const Json attempt = status()["attempts"][0];
   EXPECT_EQ(attempt.value("class", ""), "Infrastructure") << attempt.dump(1);
   EXPECT_EQ(attempt.value("rank", -1), 1) << attempt.dump(1);

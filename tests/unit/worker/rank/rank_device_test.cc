@@ -83,6 +83,20 @@ TEST(GpuFiguresTest, UtilizationIsOfThePeakOfAllGpus) {
   EXPECT_EQ(GpuFigures(*fp32, "NVIDIA H200").utilization(tokens_per_second), 0);
 }
 
+TEST(RankDeviceTest, WhatGoesThroughTheHostIsTold) {
+  api::EngineSpec spec = small_spec();
+  const auto doubt = [&] {
+    const auto plan = plan_job(spec, {.ranks = 2});
+    EXPECT_TRUE(plan) << plan.error().message;
+    return doubt_of_staging(*plan);
+  };
+  EXPECT_THAT(doubt(), ::testing::HasSubstr("through host memory: rank 0 sends "));
+  for (const api::Transport named : {api::Transport::kShm, api::Transport::kTcp}) {
+    spec.runtime.transport = named;
+    EXPECT_EQ(doubt(), "");
+  }
+}
+
 TEST(RankDeviceTest, AGpuHasAsLongAsTheJobAllowsAStall) {
   const CudaSupport cuda{.make = keep_deadline};
   const api::EngineSpec spec = small_spec();
