@@ -22,21 +22,14 @@ std::optional<double> decimal_text(std::string_view text) {
   return value;
 }
 
-/// A whole number of what `resources.limits` of a container says; nothing where it says none that
-/// can be read, of which check_pod_template speaks.
+/// The container's `resources.limits`; null if it has none.
 const Node* limits_of(const Node& container) {
   const Node* resources = container.find("resources");
   return resources == nullptr ? nullptr : resources->find("limits");
 }
 
-std::string gpu_part_of(const Node& container) {
-  const Node* limits = limits_of(container);
-  if (limits == nullptr || limits->kind != Kind::kMapping) return {};
-  for (const text::Member& limit : limits->members)
-    if (limit.key.starts_with(kGpuPartPrefix)) return limit.key;
-  return {};
-}
-
+/// A whole number of what `resources.limits` of a container says; nothing where it says none that
+/// can be read, of which check_pod_template speaks.
 std::optional<int64_t> limit_of(const Node& container, std::string_view resource) {
   const Node* limits = limits_of(container);
   const Node* limit = limits == nullptr ? nullptr : limits->find(resource);
@@ -44,6 +37,16 @@ std::optional<int64_t> limit_of(const Node& container, std::string_view resource
   constexpr int64_t kThousandths = 1000;
   const std::optional<int64_t> amount = text::parse_quantity(limit->string);
   return amount ? std::optional(*amount / kThousandths) : std::nullopt;
+}
+
+std::string gpu_part_of(const Node& container) {
+  const Node* limits = limits_of(container);
+  if (limits == nullptr || limits->kind != Kind::kMapping) return {};
+  for (const text::Member& limit : limits->members) {
+    const bool is_part = limit.key.starts_with(kGpuPartPrefix);
+    if (is_part && limit_of(container, limit.key).value_or(0) > 0) return limit.key;
+  }
+  return {};
 }
 
 /// "-12.345" as -12345; no other notation.

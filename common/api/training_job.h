@@ -87,7 +87,7 @@ struct EnvVar {
 
 /// What NVIDIA's device plugin calls a whole GPU.
 inline constexpr char kGpuResource[] = "nvidia.com/gpu";
-/// And how its names for parts of GPUs begin: "nvidia.com/mig-1g.10gb".
+/// Prefix of NVIDIA's resource names for parts of GPUs: "nvidia.com/mig-1g.10gb".
 inline constexpr char kGpuPartPrefix[] = "nvidia.com/mig-";
 
 /// The typed parts of a container.

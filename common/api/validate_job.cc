@@ -246,8 +246,8 @@ std::string ranks_found(const TrainingJobSpec& spec) {
   return spec.num_proc_per_node == kAutoProcPerNode ? "auto, counted as " + ranks + " here" : ranks;
 }
 
-/// A rank of the engine takes one GPU, or a part of one. CUDA shows a process only one part, and
-/// all ranks of a pod the same.
+/// A rank of the engine takes one GPU, or a part of one. CUDA shows a process only one part, so all
+/// ranks of a pod see the same part.
 void check_gpus(const TrainingJobSpec& spec, const Rules& rules) {
   const int64_t gpus = gpus_of_trainer(spec);
   const DeviceKind device = spec.engine->device;

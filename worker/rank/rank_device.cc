@@ -94,7 +94,8 @@ std::string doubt_of_numerics(const api::EngineSpec& spec) {
 std::string doubt_of_staging(const MemoryPlan& plan) {
   if (plan.setup().spec.runtime.transport != api::Transport::kAuto) return "";
   return "engine.runtime.transport: Auto exchanges data through host memory: rank 0 sends " +
-         text::size_text(plan.step_of(0).bytes_sent) + " per step; Nccl exchanges from GPU to GPU";
+         text::size_text(plan.step_of(0).bytes_sent) +
+         " per step; to exchange from GPU to GPU, set Nccl (several whole GPUs and libnccl.so.2)";
 }
 
 Result<std::unique_ptr<Device>> make_rank_device(
