@@ -32,6 +32,8 @@ TEST(RenderPodTest, RanksOfAnEngineOnGpusGetOneEach) {
                             const std::string& of_pod = "") {
     json spec = json::parse(kEngine);
     spec["engine"]["device"] = device;
+    const bool has_part = trainer.find("nvidia.com/mig-") != std::string::npos;
+    if (has_part) spec["numProcPerNode"] = 1;
     if (!trainer.empty()) {
       spec["template"] = json::parse(R"({"spec":{)" + of_pod +
                                      R"("containers":[{"name":"trainer")" + trainer + "}]}}");
@@ -54,7 +56,7 @@ TEST(RenderPodTest, RanksOfAnEngineOnGpusGetOneEach) {
   expect(pod_with("Cpu", ""), nullptr, "worker:9", nullptr);
   const std::string image = R"(,"image":"mine:1")";
   expect(pod_with("Cuda", image, R"("runtimeClassName":"kata",)"), four, "mine:1", "kata");
-  const std::string parts = R"({"limits":{"nvidia.com/mig-1g.10gb":4}})";
+  const std::string parts = R"({"limits":{"nvidia.com/mig-1g.10gb":1}})";
   expect(pod_with("Cuda", R"(,"resources":)" + parts), json::parse(parts), "worker-gpu:9",
          "nvidia");
   const std::string claims = R"({"claims":[{"name":"gpus"}]})";
