@@ -174,6 +174,7 @@ Hello SocketMesh::hello_of(const GroupIdentity& identity, ConnectionKind kind) c
   hello.rank = identity_.rank;
   hello.world_size = identity_.world_size;
   hello.ring = identity_.ring;
+  hello.build = identity_.build;
   // The nonce only tells answers apart; if the system has no randomness, it is zero.
   (void)!::getrandom(&hello.nonce, sizeof(hello.nonce), GRND_NONBLOCK);
   return hello;

@@ -131,8 +131,11 @@ class LoneHub {
     auto listener = Listener::bind("127.0.0.1");
     EXPECT_TRUE(listener.has_value());
     address_ = *parse_address(listener->address());
-    identity_ = {
-        xxh3_128(std::as_bytes(std::span(std::string_view("job")))), 7, 1, 2, 0, std::move(key)};
+    identity_.job = xxh3_128(std::as_bytes(std::span(std::string_view("job"))));
+    identity_.generation = 7;
+    identity_.rank = 1;
+    identity_.world_size = 2;
+    identity_.key = std::move(key);
     hub_ = *Hub::start(*std::move(listener), identity_);
   }
 
