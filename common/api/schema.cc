@@ -193,11 +193,12 @@ class ObjectWriter {
     put(properties_, field.name, std::move(property));
     if (field.need == Need::kRequired) required_.items.push_back(string_node(field.name));
   }
-  void constant(const Field& field, std::string_view value) {
-    Node property = mapping_node({{"description", string_node(field.description)},
-                                  {"type", string_node("string")},
-                                  {"enum", list_node({string_node(value)})}});
-    put(properties_, field.name, std::move(property));
+  /// The API server knows which versions are served and of what kind their objects are; a schema
+  /// that repeats it could not be copied into the next version.
+  void constant(const Field& field, std::string_view) {
+    put(properties_, field.name,
+        mapping_node(
+            {{"description", string_node(field.description)}, {"type", string_node("string")}}));
   }
 
   template <class T>
