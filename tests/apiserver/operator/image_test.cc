@@ -123,7 +123,8 @@ TEST_F(ImageTest, WordsOfANewerStatusAreKept) {
                 {"attempts", status["attempts"]}});
   install("old");
   ASSERT_TRUE(wait_until([&] { return job_status("train")["phase"] != "Checking"; }));
-  EXPECT_EQ(condition("train", "Accepted"), "True");
+  // Once the new operator serves the control stream.
+  EXPECT_TRUE(reaches("train", "Accepted")) << job_status("train").dump(1);
   EXPECT_EQ(names_of_pods("train"), before);
   lose_pod(1, 1);
   const Json after = job_status("train");

@@ -153,10 +153,11 @@ class NextVersionTest : public UpgradeTest {
     next["name"] = "v1beta1";
     next["storage"] = false;
     patch_definition(Json::array({{{"op", "add"}, {"path", "/spec/versions/1"}, {"value", next}}}));
+    testing_support::CommandResult tried;
     ASSERT_TRUE(wait_until([&] {
-      return kubectl_with({"create", "--dry-run=server"}, of_version("v1beta1", "tried").dump())
-                 .exit_code == 0;
-    }));
+      tried = kubectl_with({"create", "--dry-run=server"}, of_version("v1beta1", "tried").dump());
+      return tried.exit_code == 0;
+    })) << tried.errors;
   }
   /// By the commands of that page.
   void store_as(const std::string& version) const {
