@@ -45,6 +45,14 @@ struct PodCondition {
   std::string message;
 };
 
+/// Why a container of a pod that has a node does not start, in Kubernetes' words.
+struct WaitingContainer {
+  std::string container;
+  std::string reason;  ///< "ErrImagePull"
+  std::string message;
+  std::optional<Time> since;  ///< when the kubelet began with the pod
+};
+
 /// One pod owned by the job (ownerRef UID is the job's).
 struct ObservedPod {
   std::string name;
@@ -69,6 +77,7 @@ struct ObservedPod {
   /// Since when the container that decides runs; nullopt: it does not, or nobody tells.
   std::optional<Time> started_at;
   std::vector<PodCondition> conditions;
+  std::optional<WaitingContainer> waiting;
   std::optional<ContainerExit> exit;
   /// How the others have ended, bad ends only: a failure rule may name them.
   std::vector<ContainerExit> sidecar_exits;

@@ -428,13 +428,13 @@ void Planner::finish() {
   const bool was_over = is_true(observed_.status, ConditionType::kComplete) ||
                         is_true(observed_.status, ConditionType::kFailed);
   count_pods(next_, observed_.metadata, sets_, without_ranks());
-  next_.phase = phase_of(next_);
+  describe_phase(next_);
   // What still holds, holds of the spec that was looked at: `kubectl wait` asks for that.
   for (api::Condition& condition : next_.conditions) {
     if (condition.type.value()) condition.observed_generation = next_.observed_generation;
   }
   if (was_over) {
-    if (next_ != observed_.status) plan_.outcome = std::move(next_);
+    if (with_fields_of_before(next_) != observed_.status) plan_.outcome = std::move(next_);
     return;
   }
   std::optional<api::ProgressStatus> progress = next_.progress;
@@ -477,16 +477,25 @@ bool Planner::awaits_ranks() const {
          });
 }
 
+/// With what follows from the rest and from the pods as it was: it is worth no write of its own,
+/// and where the server's definition has no place for it, it would be written again and again.
+api::TrainingJobStatus Planner::with_fields_of_before(api::TrainingJobStatus status) const {
+  const api::TrainingJobStatus& before = observed_.status;
+  status.membership.worker_image = before.membership.worker_image;
+  if (status.phase != before.phase) return status;
+  status.reason = before.reason;
+  status.message = before.message;
+  return status;
+}
+
 /// Whether what is to be written is no decision, tells of nothing that is due, and differs from
 /// what is there only in where the job's time went.
 bool Planner::says_nothing_new(bool due) const {
   if (ahead_ || due) return false;
-  api::TrainingJobStatus same = next_;
+  api::TrainingJobStatus same = with_fields_of_before(next_);
   same.progress = observed_.status.progress;
   same.checkpoint = observed_.status.checkpoint;
   same.goodput = observed_.status.goodput;
-  // The pods tell it again, also where the server's definition has no place for it.
-  same.membership.worker_image = observed_.status.membership.worker_image;
   return same == observed_.status;
 }
 
@@ -494,7 +503,7 @@ bool Planner::says_nothing_new(bool due) const {
 /// and they were written a moment ago.
 bool Planner::may_wait(const api::TrainingJobStatus& quiet) {
   if (!observed_.counts_due || *observed_.counts_due <= now_) return false;
-  api::TrainingJobStatus same = quiet;
+  api::TrainingJobStatus same = with_fields_of_before(quiet);
   same.nodes = observed_.status.nodes;
   same.nodes.target = quiet.nodes.target;
   same.roles = observed_.status.roles;

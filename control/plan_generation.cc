@@ -57,9 +57,18 @@ void Planner::plan_running() {
   }
   count_pods(next_, observed_.metadata, sets_, without_ranks());
   describe_generation(next_, spec_, gang, {ranks_run(), spares_are_exhausted()}, now_);
+  if (gang.trouble != nullptr) tell_of_trouble(gang.trouble);
   // Of the checkpoints of programs of their own nobody tells.
   const bool tells = spec_.engine || next_.progress || next_.checkpoint;
   if (observed_.facts.hosted && tells) look_in(describe_checkpoint_age(next_, spec_, now_));
+}
+
+/// Once, not with every further pod.
+void Planner::tell_of_trouble(std::string_view reason) {
+  const api::Condition* before = find_condition(observed_.status, ConditionType::kRunning);
+  if (before != nullptr && before->reason == reason) return;
+  tell(EventType::kWarning, std::string(reason),
+       find_condition(next_, ConditionType::kRunning)->message);
 }
 
 /// Whether a restart that kept pods began the present generation. Older controllers wrote no

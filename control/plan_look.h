@@ -56,6 +56,7 @@ class Planner {
                std::optional<Duration> grace = std::nullopt);
   void finish();
   bool awaits_ranks() const;
+  api::TrainingJobStatus with_fields_of_before(api::TrainingJobStatus status) const;
   bool says_nothing_new(bool due) const;
   bool may_wait(const api::TrainingJobStatus& quiet);
   api::GoodputStatus counted_goodput() const;
@@ -69,6 +70,7 @@ class Planner {
   bool resize_if_wanted(const policies::Gang& gang);
   bool renew_if_edited(const policies::Gang& gang);
   bool is_edited() const;
+  void tell_of_trouble(std::string_view reason);
   void learn_worker_image();
   void renew_worker_image(bool always);
   bool any_succeeded() const;

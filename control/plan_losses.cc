@@ -56,6 +56,11 @@ std::vector<Loss> Planner::find_losses(const policies::Gang& gang) {
       }
       losses.push_back(policies::judge_lost_pod(spec_.failure_policy, *pod,
                                                 "deleted by somebody else, or its node is gone"));
+    } else if (const auto left = policies::time_to_have_image(*pod, now_)) {
+      if (*left > Duration::zero())
+        look_in(*left);
+      else
+        losses.push_back(policies::judge_without_image(*pod));
     }
   }
   add_failed_ranks(told, losses);

@@ -88,6 +88,20 @@ void describe_size(api::TrainingJobStatus& status, const api::TrainingJobSpec& s
   }
 }
 
+/// Why pods that have nodes do not start; false: nothing keeps them from it.
+bool describe_trouble(api::TrainingJobStatus& status, const policies::Gang& gang, Time now) {
+  if (gang.trouble == nullptr) return false;
+  // The kubelet's words change with every try: the first ones say why.
+  const api::Condition* before = find_condition(status, ConditionType::kRunning);
+  const bool is_told = before != nullptr && before->reason == gang.trouble &&
+                       before->message.starts_with(gang.troubled + ": ");
+  set_condition(status,
+                {ConditionType::kRunning, ConditionStatus::kFalse, gang.trouble,
+                 is_told ? before->message : gang.troubled + ": " + gang.trouble_words},
+                now);
+  return true;
+}
+
 /// Whether what is told of is a checkpoint after the one written down. Ranks that fell back past
 /// one that cannot be read commit lower steps than it has; it is of an earlier generation.
 bool is_newer(const CheckpointFact& told, const api::TrainingJobStatus& status) {
@@ -308,7 +322,7 @@ void describe_generation(api::TrainingJobStatus& status, const api::TrainingJobS
                    refused ? gang.unschedulable : waiting},
                   now);
   }
-  describe_running(status, look.ranks_run, now);
+  if (!describe_trouble(status, gang, now)) describe_running(status, look.ranks_run, now);
   describe_size(status, spec, look.spares_exhausted, now);
 }
 

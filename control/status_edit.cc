@@ -144,6 +144,44 @@ api::JobPhase phase_of(const api::TrainingJobStatus& status) {
   return status.membership.generation > 0 ? JobPhase::kStarting : JobPhase::kPending;
 }
 
+const api::Condition* cause_of_phase(const api::TrainingJobStatus& status) {
+  using api::JobPhase;
+  switch (phase_of(status)) {
+    case JobPhase::kFailed:
+      return find_condition(status, ConditionType::kFailed);
+    case JobPhase::kComplete:
+      return find_condition(status, ConditionType::kComplete);
+    case JobPhase::kSuspended:
+      return find_condition(status, ConditionType::kSuspended);
+    case JobPhase::kStalled:
+      return find_condition(status, ConditionType::kStalled);
+    case JobPhase::kRestarting:
+      return find_condition(status, ConditionType::kRestarting);
+    case JobPhase::kResizing:
+      return find_condition(status, ConditionType::kResizing);
+    case JobPhase::kRunning:
+      return find_condition(status, is_true(status, ConditionType::kFailureTarget)
+                                        ? ConditionType::kFailureTarget
+                                        : ConditionType::kRunning);
+    case JobPhase::kStarting:
+    case JobPhase::kPending:
+      break;
+  }
+  // Before all have nodes nothing can run; before the API server takes pods there are none.
+  for (const ConditionType type : {ConditionType::kAccepted, ConditionType::kScheduled}) {
+    const api::Condition* condition = find_condition(status, type);
+    if (condition != nullptr && condition->status == ConditionStatus::kFalse) return condition;
+  }
+  return find_condition(status, ConditionType::kRunning);
+}
+
+void describe_phase(api::TrainingJobStatus& status) {
+  status.phase = phase_of(status);
+  const api::Condition* cause = cause_of_phase(status);
+  status.reason = cause != nullptr ? cause->reason : "";
+  status.message = cause != nullptr ? shortened_text(cause->message, api::kMaxPhaseMessage) : "";
+}
+
 void push_attempt(api::TrainingJobStatus& status, api::Attempt attempt) {
   attempt.message = bounded_text(attempt.message, api::kMaxNewestAttemptMessage);
   status.attempts.push_back(std::move(attempt));

@@ -46,6 +46,12 @@ void clear_condition(api::TrainingJobStatus& status, api::ConditionType type,
 /// The phase that the conditions amount to, for humans.
 api::JobPhase phase_of(const api::TrainingJobStatus& status);
 
+/// The condition that makes that phase; null where none is set yet.
+const api::Condition* cause_of_phase(const api::TrainingJobStatus& status);
+
+/// Sets phase, reason and message.
+void describe_phase(api::TrainingJobStatus& status);
+
 /// Appends an attempt and keeps the limits: kMaxAttempts entries, only the newest message long.
 void push_attempt(api::TrainingJobStatus& status, api::Attempt attempt);
 

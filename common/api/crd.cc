@@ -32,6 +32,7 @@ struct Column {
 
 constexpr Column kColumns[] = {
     {"Phase", "string", ".status.phase"},
+    {"Reason", "string", ".status.reason"},
     {"Ready", "integer", ".status.nodes.ready"},
     {"Nodes", "integer", ".spec.numNodes"},
     {"Step", "integer", ".status.progress.step"},
@@ -42,6 +43,7 @@ constexpr Column kColumns[] = {
     {"Goodput", "string", ".status.goodput.ratio", Width::kWide},
     {"Generation", "integer", ".status.membership.generation", Width::kWide},
     {"Suspended", "boolean", ".spec.suspend", Width::kWide},
+    {"Message", "string", ".status.message", Width::kWide},
 };
 
 Node columns() {

@@ -291,6 +291,10 @@ void visit_fields(V& visit, S& status) {
          .description = "Summary of the conditions in one word, for people.",
          .is_open = true},
         status.phase);
+  visit({.name = "reason", .description = "Reason of the condition that decides the phase."},
+        status.reason);
+  visit({.name = "message", .description = "Message of that condition, shortened."},
+        status.message);
   visit(
       {.name = "startTime", .description = "Time at which the controller first acted on the job."},
       status.start_time);

@@ -23,6 +23,7 @@ inline constexpr int64_t kMaxNewestAttemptMessage = 1024;  ///< bytes, escaped
 inline constexpr int64_t kMaxAttemptMessage = 160;         ///< bytes, escaped
 inline constexpr int64_t kMaxConditionMessage = 1024;      ///< bytes, escaped
 inline constexpr int64_t kMaxConditionWords = 320;         ///< bytes of last words in one
+inline constexpr int64_t kMaxPhaseMessage = 120;           ///< bytes
 inline constexpr int64_t kMaxCrowdedMessage = 200;         ///< of a condition in a full status
 inline constexpr int64_t kMaxCompletedIndexes = 1024;      ///< bytes
 inline constexpr int64_t kMaxStatusBytes = 16 << 10;       ///< of the whole status as compact JSON
@@ -76,6 +77,8 @@ inline constexpr char kJobFailed[] = "JobFailed";
 inline constexpr char kJobSuspended[] = "JobSuspended";
 inline constexpr char kAllNodesReady[] = "AllNodesReady";
 inline constexpr char kBelowMinNodes[] = "BelowMinNodes";
+inline constexpr char kImagePull[] = "ImagePull";
+inline constexpr char kContainerConfig[] = "ContainerConfig";
 inline constexpr char kPodFailed[] = "PodFailed";
 inline constexpr char kPodLost[] = "PodLost";
 inline constexpr char kNodeLost[] = "NodeLost";
@@ -279,6 +282,8 @@ struct AvoidedNode {
 struct TrainingJobStatus {
   int64_t observed_generation = 0;
   JobPhase phase = JobPhase::kPending;
+  std::string reason;   ///< of the condition that makes the phase
+  std::string message;  ///< its message, shortened
   std::optional<Time> start_time;
   std::optional<Time> completion_time;
   std::optional<Time> last_resume_time;

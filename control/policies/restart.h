@@ -58,6 +58,13 @@ Loss judge_failed_rank(const api::FailurePolicy& policy, const ObservedPod& pod,
 Loss judge_lost_pod(const api::FailurePolicy& policy, const ObservedPod& pod,
                     const std::string& message);
 
+/// How long a pod may still wait for an image that no kubelet will ever have (its name is none, or
+/// it may not be pulled and is not there); zero or less: no longer. nullopt: it does not.
+std::optional<Duration> time_to_have_image(const ObservedPod& pod, Time now);
+
+/// Judges such a pod: the job names the wrong image.
+Loss judge_without_image(const ObservedPod& pod);
+
 /// The loss to blame: fatal ones first, then those that followed no peer, the earliest of them.
 /// `losses` is not empty.
 const Loss& root_cause(const std::vector<Loss>& losses);

@@ -1,5 +1,10 @@
 #include "control/policies/schedule.h"
 
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+
 namespace trainyard::control::policies {
 namespace {
 
@@ -11,7 +16,52 @@ bool is_placed(const ObservedPod& pod) {
   return pod.node_state != NodeState::kUnplaced || pod.phase != PodPhase::kPending;
 }
 
+struct Trouble {
+  std::string_view word;  ///< of a kubelet
+  const char* reason;
+};
+
+constexpr std::array kTroubles = {
+    Trouble{"ErrImagePull", api::reason::kImagePull},
+    Trouble{"ImagePullBackOff", api::reason::kImagePull},
+    Trouble{"ErrImageNeverPull", api::reason::kImagePull},
+    Trouble{"InvalidImageName", api::reason::kImagePull},
+    Trouble{"ImageInspectError", api::reason::kImagePull},
+    Trouble{"RegistryUnavailable", api::reason::kImagePull},
+    Trouble{"SignatureValidationFailed", api::reason::kImagePull},
+    Trouble{"CreateContainerConfigError", api::reason::kContainerConfig},
+    Trouble{"CreateContainerError", api::reason::kContainerConfig},
+    Trouble{"RunContainerError", api::reason::kContainerConfig},
+};
+
+void note_trouble(const std::vector<const ObservedPod*>& members, int64_t target, Gang& gang) {
+  const ObservedPod* first = nullptr;
+  int64_t count = 0;
+  for (const ObservedPod* pod : members) {
+    if (!pod->waiting) continue;
+    ++count;
+    if (first == nullptr) first = pod;
+  }
+  if (first == nullptr) return;
+  gang.trouble = trouble_of(first->waiting->reason);
+  gang.troubled = std::to_string(count) + " of " + std::to_string(target) +
+                  (target == 1 ? " pod: " : " pods: ") + "pod " + first->name + " container " +
+                  first->waiting->container;
+  gang.trouble_words = text_of(*first->waiting);
+}
+
 }  // namespace
+
+const char* trouble_of(const std::string& reason) {
+  const auto* const found =
+      std::find_if(kTroubles.begin(), kTroubles.end(),
+                   [&](const Trouble& trouble) { return trouble.word == reason; });
+  return found != kTroubles.end() ? found->reason : nullptr;
+}
+
+std::string text_of(const WaitingContainer& waiting) {
+  return waiting.message.empty() ? waiting.reason : waiting.reason + ": " + waiting.message;
+}
 
 Gang look_at_gang(const std::vector<const ObservedPod*>& members, int64_t target,
                   const std::set<int>& completed) {
@@ -34,6 +84,7 @@ Gang look_at_gang(const std::vector<const ObservedPod*>& members, int64_t target
   }
   gang.whole = gang.missing.empty() && target > 0;
   gang.placed = gang.whole && gang.placed_count >= target;
+  note_trouble(members, target, gang);
   return gang;
 }
 

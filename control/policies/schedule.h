@@ -11,13 +11,23 @@
 /// Pure.
 namespace trainyard::control::policies {
 
+/// api::reason of a container that waits for this reason of Kubernetes' and that only a person can
+/// help; null: it starts by itself.
+const char* trouble_of(const std::string& reason);
+
 struct Gang {
   bool whole = false;         ///< every index 0..target-1 has a member, or has completed
   bool placed = false;        ///< and every one has a node (or is finished)
   int64_t placed_count = 0;   ///< members that have a node, and indexes that have completed
   std::vector<int> missing;   ///< indexes without a member that have not completed
   std::string unschedulable;  ///< what the scheduler says of a pod that it cannot place; or empty
+  const char* trouble = nullptr;  ///< of the first pod that has one (trouble_of)
+  std::string troubled;           ///< "3 of 8 pods: pod x container y", or empty
+  std::string trouble_words;      ///< "ErrImagePull: no such image", or empty
 };
+
+/// "ErrImagePull: no such image".
+std::string text_of(const WaitingContainer& waiting);
 
 /// Looks at the members against the target size; `completed` indexes need none any more.
 Gang look_at_gang(const std::vector<const ObservedPod*>& members, int64_t target,

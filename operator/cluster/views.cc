@@ -10,6 +10,7 @@
 #include "common/text/rfc3339.h"
 #include "control/exit_json.h"
 #include "control/pod_spec.h"
+#include "control/policies/schedule.h"
 #include "operator/cluster/members.h"
 #include "operator/render/names.h"
 #include "operator/render/pod.h"
@@ -141,6 +142,25 @@ bool has_condition(const json& conditions, std::string_view type, std::string_vi
   return std::any_of(conditions.begin(), conditions.end(), [&](const json& condition) {
     return text_at(condition, "type") == type && text_at(condition, "status") == value;
   });
+}
+
+/// Whether a container that waits for this reason needs somebody's help.
+bool is_trouble(const std::string& reason) {
+  return control::policies::trouble_of(reason) != nullptr;
+}
+
+/// The first container that does not start, init containers before others.
+std::optional<control::WaitingContainer> waiting_container(const json& pod_status) {
+  for (const char* list : {"initContainerStatuses", "containerStatuses"}) {
+    for (const json& status : at(pod_status, list)) {
+      const json& waiting = at(at(status, "state"), "waiting");
+      if (!waiting.is_object() || !is_trouble(text_at(waiting, "reason"))) continue;
+      return control::WaitingContainer{text_at(status, "name"), text_at(waiting, "reason"),
+                                       tail_of(text_at(waiting, "message")),
+                                       time_at(pod_status, "startTime")};
+    }
+  }
+  return std::nullopt;
 }
 
 /// Kubelets say that a pod is ready when all of its containers are. One beside the trainer that has
@@ -284,6 +304,7 @@ control::ObservedPod observed_pod(const json& object, const cache::Meta& meta) {
     pod.lingers = pod.exit.has_value() && another_runs(status, trainer);
   }
   pod.phase = phase_of(status, pod.exit);
+  if (pod.phase == control::PodPhase::kPending) pod.waiting = waiting_container(status);
   pod.ready = pod.phase == control::PodPhase::kRunning && is_ready(status, trainer_status);
   for (const json& condition : at(status, "conditions"))
     pod.conditions.push_back(condition_of(condition));
@@ -381,6 +402,12 @@ bool same_to_plan(const PodView& a, const PodView& b) {
     return x.has_value() == y.has_value() &&
            (!x || (x->exit_code == y->exit_code && x->message == y->message));
   };
+  // Kubelets try again and again to pull an image, and say so in turns.
+  const auto same_waiting = [](const auto& x, const auto& y) {
+    return x.has_value() == y.has_value() &&
+           (!x || (x->container == y->container && control::policies::trouble_of(x->reason) ==
+                                                       control::policies::trouble_of(y->reason)));
+  };
   const auto same_sidecar = [](const control::ContainerExit& x, const control::ContainerExit& y) {
     return x.container == y.container && x.exit_code == y.exit_code;
   };
@@ -395,7 +422,7 @@ bool same_to_plan(const PodView& a, const PodView& b) {
          x.member == y.member && x.terminating == y.terminating && x.ends_at == y.ends_at &&
          x.phase == y.phase && x.ready == y.ready && x.lingers == y.lingers &&
          x.started_at.has_value() == y.started_at.has_value() && x.message == y.message &&
-         same_exit(x.exit, y.exit) &&
+         same_exit(x.exit, y.exit) && same_waiting(x.waiting, y.waiting) &&
          std::equal(x.sidecar_exits.begin(), x.sidecar_exits.end(), y.sidecar_exits.begin(),
                     y.sidecar_exits.end(), same_sidecar) &&
          std::equal(x.conditions.begin(), x.conditions.end(), y.conditions.begin(),

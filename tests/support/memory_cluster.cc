@@ -108,7 +108,7 @@ void MemoryCluster::step() {
         pod.seen.node = pod.seen.spare ? "node-s" + std::to_string(*pod.seen.spare)
                                        : "node-" + std::to_string(pod.seen.node_index);
       }
-    } else if (pending && !pod.node_lost) {
+    } else if (pending && !pod.node_lost && !pod.seen.waiting) {
       pod.seen.phase = PodPhase::kRunning;
       pod.seen.ready = true;
       pod.seen.started_at = clock_.now();
@@ -188,6 +188,13 @@ void MemoryCluster::delete_from_outside(const std::string& pod_name, Duration gr
   ObservedPod& pod = pods_.at(pod_name).seen;
   pod.terminating = true;
   if (grace > Duration::zero()) pod.ends_at = clock_.now() + grace;
+  changed();
+}
+
+void MemoryCluster::set_waiting(const std::string& pod_name,
+                                std::optional<control::WaitingContainer> waiting) {
+  const Change change(*this);
+  pods_.at(pod_name).seen.waiting = std::move(waiting);
   changed();
 }
 

@@ -66,6 +66,8 @@ class MemoryCluster : public control::Cluster {
   void lose_node(const std::string& pod_name);
   /// Somebody else deletes it; it ends by itself, else when its grace is over.
   void delete_from_outside(const std::string& pod_name, Duration grace = Duration::zero());
+  /// A container of the pod, which has a node, does not start; nullopt: it does.
+  void set_waiting(const std::string& pod_name, std::optional<control::WaitingContainer> waiting);
   void set_pod_condition(const std::string& pod_name, control::PodCondition condition);
   /// A pod that is not the job's takes a name.
   void add_foreign_pod(const std::string& name);

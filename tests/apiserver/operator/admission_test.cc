@@ -110,6 +110,43 @@ TEST_F(AdmissionTest, AQuotaHoldsAGangUntilThereIsRoomForAllOfIt) {
   })) << job_status("gpus").dump(1);
 }
 
+TEST_F(AdmissionTest, WhyContainersDoNotStartIsToldAtOnce) {
+  make_nodes("still-" + name_space(), 2, 2, /*kubelets=*/false);
+  Json job = job_manifest("train", 2);
+  place(job, "still-" + name_space());
+  job["spec"]["failurePolicy"] = {
+      {"budgets", Json::array({{{"class", "Application"}, {"maxRestarts", 0}}})}};
+  apply(job);
+  ASSERT_TRUE(reaches("train", "Scheduled"));
+  const auto wait_for = [&](const std::string& reason, const std::string& started) {
+    const Json status = {
+        {"phase", "Pending"},
+        {"startTime", started},
+        {"containerStatuses",
+         Json::array({{{"name", "trainer"},
+                       {"image", "i"},
+                       {"imageID", ""},
+                       {"ready", false},
+                       {"restartCount", 0},
+                       {"state", {{"waiting", {{"reason", reason}, {"message", "why"}}}}}}})}};
+    must({"patch", "pod", member("train", 1), "--subresource=status", "--type=merge", "-p",
+          Json({{"status", status}}).dump()});
+  };
+  wait_for("ErrImagePull", "2026-01-02T03:04:05Z");
+  ASSERT_TRUE(wait_until([&] { return reason("train", "Running") == "ImagePull"; }));
+  EXPECT_EQ(message("train", "Running"),
+            "1 of 2 pods: pod " + member("train", 1) + " container trainer: ErrImagePull: why");
+  const std::string line = must({"get", "tj", "train", "--no-headers"});
+  EXPECT_THAT(line, testing::ContainsRegex("train +Starting +ImagePull +0 +2"));
+  EXPECT_THAT(must({"get", "tj", "train", "-o", "wide"}), HasSubstr("ErrImagePull: why"));
+  EXPECT_TRUE(wait_until([&] {
+    return must({"get", "events"}).find("ImagePull") != std::string::npos;
+  }));
+  wait_for("InvalidImageName", "2026-01-02T03:04:05Z");  // longer ago than a minute
+  ASSERT_TRUE(reaches("train", "Failed"));
+  EXPECT_EQ(job_status("train")["attempts"][0]["reason"], "ImagePull");
+}
+
 /// The definition leaves most of a template to the server's judgement of pods, but the operator
 /// reads it before.
 TEST_F(AdmissionTest, WhateverATemplateHoldsItIsTheTroubleOfItsJobAlone) {

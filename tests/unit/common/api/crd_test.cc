@@ -214,6 +214,7 @@ TEST(CrdVersionTest, HasTheColumnsAndSubresourcesThatPeopleUse) {
   }
   EXPECT_EQ(columns, (std::map<std::string, std::string>{
                          {"Phase", ".status.phase"},
+                         {"Reason", ".status.reason"},
                          {"Ready", ".status.nodes.ready"},
                          {"Nodes", ".spec.numNodes"},
                          {"Step", ".status.progress.step"},
@@ -224,6 +225,7 @@ TEST(CrdVersionTest, HasTheColumnsAndSubresourcesThatPeopleUse) {
                          {"Goodput (wide)", ".status.goodput.ratio"},
                          {"Generation (wide)", ".status.membership.generation"},
                          {"Suspended (wide)", ".spec.suspend"},
+                         {"Message (wide)", ".status.message"},
                      }));
   const Node& scale = *version().find("subresources")->find("scale");
   EXPECT_EQ(scale.find("specReplicasPath")->string, ".spec.numNodes");

@@ -51,6 +51,28 @@ TEST(PodViewTest, KnowsItsWorkerImage) {
   EXPECT_EQ(view(pod).seen.worker_image, "worker:9") << "that brings the agent";
 }
 
+TEST(PodViewTest, TellsWhyAContainerDoesNotStart) {
+  const auto waiting = [](const std::string& list, const std::string& reason) {
+    return pod_of(R"({"phase":"Pending","startTime":"2026-01-02T03:04:05Z",")" + list +
+                  R"(":[{"name":"c","state":{"waiting":{"reason":")" + reason +
+                  R"(","message":"why"}}}]})");
+  };
+  for (const char* list : {"containerStatuses", "initContainerStatuses"}) {
+    const auto found = view(waiting(list, "ErrImagePull")).seen.waiting;
+    ASSERT_TRUE(found) << list;
+    EXPECT_EQ(found->container, "c");
+    EXPECT_EQ(found->reason, "ErrImagePull");
+    EXPECT_EQ(found->message, "why");
+    EXPECT_TRUE(found->since);
+    for (const char* normal : {"ContainerCreating", "PodInitializing", "CrashLoopBackOff"})
+      EXPECT_FALSE(view(waiting(list, normal)).seen.waiting) << normal;
+  }
+  const PodView pulls = view(waiting("containerStatuses", "ErrImagePull"));
+  EXPECT_TRUE(same_to_plan(pulls, view(waiting("containerStatuses", "ImagePullBackOff"))));
+  EXPECT_FALSE(same_to_plan(pulls, view(waiting("containerStatuses", "CreateContainerError"))));
+  EXPECT_FALSE(same_to_plan(pulls, view(waiting("containerStatuses", "ContainerCreating"))));
+}
+
 TEST(PodViewTest, ReadsARunningPod) {
   const PodView pod = view(pod_of(
       R"({"phase":"Running","conditions":[{"type":"Ready","status":"True","reason":"x"}]})"));
