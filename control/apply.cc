@@ -177,6 +177,7 @@ class Application {
                     now_);
       fit_status(outcome);
     }
+    if (outcome.conditions != applied_.status.conditions) describe_phase(outcome);
     if (outcome == applied_.status) return {};
     TRAINYARD_TRY(write(outcome));
     // What stands beside the pods follows a job's end at once.

@@ -45,7 +45,7 @@ struct PodCondition {
   std::string message;
 };
 
-/// Why a container of a pod that has a node does not start, in Kubernetes' words.
+/// Why a container of a pod that has a node does not start, as the kubelet reports it.
 struct WaitingContainer {
   std::string container;
   std::string reason;  ///< "ErrImagePull"

@@ -27,6 +27,17 @@ constexpr std::chrono::seconds kVerdictGrace{10};
 
 constexpr char kStatusLost[] = "StatusLost";
 
+/// Where a condition has changed in its message alone, that is as before.
+void keep_message(api::TrainingJobStatus& status, const api::TrainingJobStatus& before,
+                  ConditionType type) {
+  const api::Condition* old = find_condition(before, type);
+  for (api::Condition& condition : status.conditions) {
+    const bool same = condition.type == type && old != nullptr && condition.status == old->status &&
+                      condition.reason == old->reason;
+    if (same) condition.message = old->message;
+  }
+}
+
 std::string nodes_text(int64_t nodes) { return text::counted(nodes, "node"); }
 
 /// Of the job's pipeline; 1 without one.
@@ -265,7 +276,7 @@ void Planner::plan_invalid() {
 
 void Planner::tell_whether_running() {
   count_pods(next_, observed_.metadata, sets_, without_ranks());
-  describe_running(next_, ranks_run(), now_);
+  describe_running(next_, look_at_gang(), ranks_run(), now_);
 }
 
 /// The cluster would take no pod of this spec: it is said so, and nothing begins. Whether it will
@@ -450,7 +461,7 @@ void Planner::finish() {
   const bool called_off = progress && progress->phase == kBackOff && !back_off_of(next_, spec_);
   if (called_off) progress->phase = "Starting";
   // What only follows time is written when something else is, or when it is due.
-  api::TrainingJobStatus quiet = next_;
+  api::TrainingJobStatus quiet = with_fields_of_before(next_);
   quiet.progress = observed_.status.progress;
   quiet.checkpoint = observed_.status.checkpoint;
   const bool committed = next_.checkpoint != observed_.status.checkpoint;
@@ -477,8 +488,8 @@ bool Planner::awaits_ranks() const {
          });
 }
 
-/// With what follows from the rest and from the pods as it was: it is worth no write of its own,
-/// and where the server's definition has no place for it, it would be written again and again.
+/// `status` with the worker image of the stored status and, in an unchanged phase, its reason and
+/// message. They alone justify no write, and an older CRD drops them.
 api::TrainingJobStatus Planner::with_fields_of_before(api::TrainingJobStatus status) const {
   const api::TrainingJobStatus& before = observed_.status;
   status.membership.worker_image = before.membership.worker_image;
@@ -503,11 +514,13 @@ bool Planner::says_nothing_new(bool due) const {
 /// and they were written a moment ago.
 bool Planner::may_wait(const api::TrainingJobStatus& quiet) {
   if (!observed_.counts_due || *observed_.counts_due <= now_) return false;
-  api::TrainingJobStatus same = with_fields_of_before(quiet);
+  api::TrainingJobStatus same = quiet;
   same.nodes = observed_.status.nodes;
   same.nodes.target = quiet.nodes.target;
   same.roles = observed_.status.roles;
   same.completed_indexes = observed_.status.completed_indexes;
+  // So is how many of them wait for an image.
+  keep_message(same, observed_.status, ConditionType::kRunning);
   if (same != observed_.status) return false;
   look_in(*observed_.counts_due - now_);
   return true;

@@ -60,7 +60,7 @@ std::vector<Loss> Planner::find_losses(const policies::Gang& gang) {
       if (*left > Duration::zero())
         look_in(*left);
       else
-        losses.push_back(policies::judge_without_image(*pod));
+        losses.push_back(policies::judge_without_image(spec_.failure_policy, *pod));
     }
   }
   add_failed_ranks(told, losses);

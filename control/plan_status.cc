@@ -91,14 +91,24 @@ void describe_size(api::TrainingJobStatus& status, const api::TrainingJobSpec& s
 /// Why pods that have nodes do not start; false: nothing keeps them from it.
 bool describe_trouble(api::TrainingJobStatus& status, const policies::Gang& gang, Time now) {
   if (gang.trouble == nullptr) return false;
-  // The kubelet's words change with every try: the first ones say why.
-  const api::Condition* before = find_condition(status, ConditionType::kRunning);
-  const bool is_told = before != nullptr && before->reason == gang.trouble &&
-                       before->message.starts_with(gang.troubled + ": ");
-  set_condition(status,
-                {ConditionType::kRunning, ConditionStatus::kFalse, gang.trouble,
-                 is_told ? before->message : gang.troubled + ": " + gang.trouble_words},
-                now);
+  const int64_t target = status.nodes.target;
+  const std::string about = ": " + gang.troubled + ": ";
+  std::string words = gang.trouble_words;
+  Time since = now;
+  if (const api::Condition* before = find_condition(status, ConditionType::kRunning)) {
+    // The kubelet's words change with every try: the first ones say why.
+    const size_t told =
+        before->reason == gang.trouble ? before->message.find(about) : std::string::npos;
+    if (told != std::string::npos) words = before->message.substr(told + about.size());
+  } else if (const api::Attempt* open = open_attempt(status)) {
+    // A later time would mean that this generation ran.
+    since = open->start_time.value_or(now);
+  }
+  const std::string count = count_of(gang.troubled_pods, target, target == 1 ? "pod" : "pods");
+  set_condition(
+      status,
+      {ConditionType::kRunning, ConditionStatus::kFalse, gang.trouble, count + about + words},
+      since);
   return true;
 }
 
@@ -274,7 +284,9 @@ std::string phase_before_ranks(const api::TrainingJobStatus& status,
   return back_off && now < back_off->ends ? kBackOff : "Starting";
 }
 
-void describe_running(api::TrainingJobStatus& status, bool ranks_run, Time now) {
+void describe_running(api::TrainingJobStatus& status, const policies::Gang& gang, bool ranks_run,
+                      Time now) {
+  if (describe_trouble(status, gang, now)) return;
   const int64_t target = status.nodes.target;
   const bool running =
       ranks_run && status.nodes.ready + status.nodes.succeeded >= target && target > 0;
@@ -322,7 +334,7 @@ void describe_generation(api::TrainingJobStatus& status, const api::TrainingJobS
                    refused ? gang.unschedulable : waiting},
                   now);
   }
-  if (!describe_trouble(status, gang, now)) describe_running(status, look.ranks_run, now);
+  describe_running(status, gang, look.ranks_run, now);
   describe_size(status, spec, look.spares_exhausted, now);
 }
 

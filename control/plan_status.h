@@ -51,9 +51,10 @@ using PodUids = std::unordered_set<std::string_view>;
 void count_pods(api::TrainingJobStatus& status, const api::ObjectMeta& metadata,
                 const PodSets& sets, const PodUids& without_ranks);
 
-/// Whether every node of the generation is ready or has ended well, of status.nodes; `ranks_run`:
-/// as in GenerationLook.
-void describe_running(api::TrainingJobStatus& status, bool ranks_run, Time now);
+/// Whether every node of the generation is ready or has ended well, of status.nodes, and what keeps
+/// pods from it; `ranks_run`: as in GenerationLook.
+void describe_running(api::TrainingJobStatus& status, const policies::Gang& gang, bool ranks_run,
+                      Time now);
 
 /// The wait between a restart and the pods of its generation.
 struct BackOff {

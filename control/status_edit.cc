@@ -49,6 +49,17 @@ std::vector<api::Attempt>::iterator most_dispensable(std::vector<api::Attempt>& 
   return found == end ? attempts.begin() : found;
 }
 
+/// What a new generation meets and only a person can remove: the API server refuses its pods, or
+/// their containers do not start; null: nothing is known.
+const api::Condition* obstacle_of(const api::TrainingJobStatus& status) {
+  const api::Condition* accepted = find_condition(status, ConditionType::kAccepted);
+  if (accepted != nullptr && accepted->status == ConditionStatus::kFalse) return accepted;
+  const api::Condition* running = find_condition(status, ConditionType::kRunning);
+  const bool is_held = running != nullptr && (running->reason == api::reason::kImagePull ||
+                                              running->reason == api::reason::kContainerConfig);
+  return is_held ? running : nullptr;
+}
+
 }  // namespace
 
 std::string bounded_text(std::string_view text, int64_t limit_bytes) {
@@ -156,9 +167,11 @@ const api::Condition* cause_of_phase(const api::TrainingJobStatus& status) {
     case JobPhase::kStalled:
       return find_condition(status, ConditionType::kStalled);
     case JobPhase::kRestarting:
-      return find_condition(status, ConditionType::kRestarting);
     case JobPhase::kResizing:
-      return find_condition(status, ConditionType::kResizing);
+      if (const api::Condition* obstacle = obstacle_of(status)) return obstacle;
+      return find_condition(status, is_true(status, ConditionType::kRestarting)
+                                        ? ConditionType::kRestarting
+                                        : ConditionType::kResizing);
     case JobPhase::kRunning:
       return find_condition(status, is_true(status, ConditionType::kFailureTarget)
                                         ? ConditionType::kFailureTarget

@@ -163,20 +163,24 @@ Loss judge_lost_pod(const api::FailurePolicy& policy, const ObservedPod& pod,
   return loss;
 }
 
+bool never_has_image(const std::string& reason) {
+  return reason == "ErrImageNeverPull" || reason == "InvalidImageName";
+}
+
 std::optional<Duration> time_to_have_image(const ObservedPod& pod, Time now) {
   constexpr std::chrono::seconds kGrace{60};  // somebody may load it onto the node meanwhile
-  if (!pod.waiting) return std::nullopt;
-  const std::string& reason = pod.waiting->reason;
-  if (reason != "ErrImageNeverPull" && reason != "InvalidImageName") return std::nullopt;
+  if (!pod.waiting || !never_has_image(pod.waiting->reason)) return std::nullopt;
   return pod.waiting->since.value_or(pod.created_at.value_or(now)) + kGrace - now;
 }
 
-Loss judge_without_image(const ObservedPod& pod) {
+Loss judge_without_image(const api::FailurePolicy& policy, const ObservedPod& pod) {
   Loss loss = describe(pod);
-  loss.failure_class = FailureClass::kApplication;
+  loss.failure_class =
+      disruption_of(pod) != nullptr ? FailureClass::kPreemption : FailureClass::kApplication;
   loss.reason = api::reason::kImagePull;
   loss.container = pod.waiting->container;
   loss.message = text_of(*pod.waiting);
+  if (const auto match = first_match(policy, pod)) apply_rule(*match, pod, loss);
   return loss;
 }
 

@@ -58,12 +58,15 @@ Loss judge_failed_rank(const api::FailurePolicy& policy, const ObservedPod& pod,
 Loss judge_lost_pod(const api::FailurePolicy& policy, const ObservedPod& pod,
                     const std::string& message);
 
-/// How long a pod may still wait for an image that no kubelet will ever have (its name is none, or
-/// it may not be pulled and is not there); zero or less: no longer. nullopt: it does not.
+/// Whether a container that waits for this reason of a kubelet's will never have its image.
+bool never_has_image(const std::string& reason);
+
+/// Time left before a pod that waits for such an image counts as lost; zero or less: it is lost.
+/// nullopt: it does not wait for one.
 std::optional<Duration> time_to_have_image(const ObservedPod& pod, Time now);
 
 /// Judges such a pod: the job names the wrong image.
-Loss judge_without_image(const ObservedPod& pod);
+Loss judge_without_image(const api::FailurePolicy& policy, const ObservedPod& pod);
 
 /// The loss to blame: fatal ones first, then those that followed no peer, the earliest of them.
 /// `losses` is not empty.

@@ -34,20 +34,17 @@ constexpr std::array kTroubles = {
     Trouble{"RunContainerError", api::reason::kContainerConfig},
 };
 
-void note_trouble(const std::vector<const ObservedPod*>& members, int64_t target, Gang& gang) {
-  const ObservedPod* first = nullptr;
-  int64_t count = 0;
+void note_trouble(const std::vector<const ObservedPod*>& members, Gang& gang) {
   for (const ObservedPod* pod : members) {
     if (!pod->waiting) continue;
-    ++count;
-    if (first == nullptr) first = pod;
+    const char* reason = trouble_of(pod->waiting->reason);
+    if (gang.trouble == nullptr) {
+      gang.trouble = reason;
+      gang.troubled = "pod " + pod->name + " container " + pod->waiting->container;
+      gang.trouble_words = text_of(*pod->waiting);
+    }
+    if (reason == gang.trouble) ++gang.troubled_pods;
   }
-  if (first == nullptr) return;
-  gang.trouble = trouble_of(first->waiting->reason);
-  gang.troubled = std::to_string(count) + " of " + std::to_string(target) +
-                  (target == 1 ? " pod: " : " pods: ") + "pod " + first->name + " container " +
-                  first->waiting->container;
-  gang.trouble_words = text_of(*first->waiting);
 }
 
 }  // namespace
@@ -84,7 +81,7 @@ Gang look_at_gang(const std::vector<const ObservedPod*>& members, int64_t target
   }
   gang.whole = gang.missing.empty() && target > 0;
   gang.placed = gang.whole && gang.placed_count >= target;
-  note_trouble(members, target, gang);
+  note_trouble(members, gang);
   return gang;
 }
 

@@ -11,8 +11,7 @@
 /// Pure.
 namespace trainyard::control::policies {
 
-/// api::reason of a container that waits for this reason of Kubernetes' and that only a person can
-/// help; null: it starts by itself.
+/// The api::reason for a kubelet's waiting reason that needs a person's help; null for all others.
 const char* trouble_of(const std::string& reason);
 
 struct Gang {
@@ -22,7 +21,8 @@ struct Gang {
   std::vector<int> missing;   ///< indexes without a member that have not completed
   std::string unschedulable;  ///< what the scheduler says of a pod that it cannot place; or empty
   const char* trouble = nullptr;  ///< of the first pod that has one (trouble_of)
-  std::string troubled;           ///< "3 of 8 pods: pod x container y", or empty
+  int64_t troubled_pods = 0;      ///< that have the same
+  std::string troubled;           ///< "pod x container y" of the first, or empty
   std::string trouble_words;      ///< "ErrImagePull: no such image", or empty
 };
 

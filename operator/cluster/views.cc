@@ -10,6 +10,7 @@
 #include "common/text/rfc3339.h"
 #include "control/exit_json.h"
 #include "control/pod_spec.h"
+#include "control/policies/restart.h"
 #include "control/policies/schedule.h"
 #include "operator/cluster/members.h"
 #include "operator/render/names.h"
@@ -404,9 +405,11 @@ bool same_to_plan(const PodView& a, const PodView& b) {
   };
   // Kubelets try again and again to pull an image, and say so in turns.
   const auto same_waiting = [](const auto& x, const auto& y) {
+    using control::policies::never_has_image;
+    using control::policies::trouble_of;
     return x.has_value() == y.has_value() &&
-           (!x || (x->container == y->container && control::policies::trouble_of(x->reason) ==
-                                                       control::policies::trouble_of(y->reason)));
+           (!x || (x->container == y->container && trouble_of(x->reason) == trouble_of(y->reason) &&
+                   never_has_image(x->reason) == never_has_image(y->reason)));
   };
   const auto same_sidecar = [](const control::ContainerExit& x, const control::ContainerExit& y) {
     return x.container == y.container && x.exit_code == y.exit_code;

@@ -127,6 +127,11 @@ void MemoryCluster::take_whole_grace() {
   takes_whole_grace_ = true;
 }
 
+void MemoryCluster::drop_from_statuses(std::function<void(api::TrainingJobStatus&)> drop) {
+  const std::lock_guard lock(mutex_);
+  drop_ = std::move(drop);
+}
+
 void MemoryCluster::set_worker_image(const std::string& image, bool restarts_renew) {
   const Change change(*this);
   worker_image_ = image;
@@ -331,6 +336,7 @@ Result<std::string> MemoryCluster::put_status(const control::JobKey& job, const 
                                              ", the write wanted " + resource_version};
     }
     job_.status = status;
+    if (drop_) drop_(job_.status);
     statuses_.push_back(status);
     ++version_;
     log_.push_back({Write::Kind::kStatus, job.name});

@@ -46,6 +46,8 @@ class MemoryCluster : public control::Cluster {
   void step();
   /// Whether `step` places pods (true at first).
   void set_room(bool room);
+  /// What a stored status loses, as where the definition is older.
+  void drop_from_statuses(std::function<void(api::TrainingJobStatus&)> drop);
   /// From now on pods that are deleted end when their grace is over, not before.
   void take_whole_grace();
   /// The image that pods get which are not told of another one (none at first), as after the
@@ -152,6 +154,7 @@ class MemoryCluster : public control::Cluster {
   int64_t next_uid_ = 1;
   int64_t capacity_ = std::numeric_limits<int64_t>::max();
   bool takes_whole_grace_ = false;
+  std::function<void(api::TrainingJobStatus&)> drop_;
   std::string worker_image_;
   bool restarts_renew_image_ = true;
   int64_t quota_ = std::numeric_limits<int64_t>::max();

@@ -159,10 +159,10 @@ TEST_F(CrdTest, TheExamplesAreAccepted) {
 TEST_F(CrdTest, NamesColumnsAndCategory) {
   must_with({"apply"}, template_job());
   EXPECT_THAT(must({"get", "tj"}),
-              ContainsRegex("NAME +PHASE +READY +NODES +STEP +RESTARTS +AGE\njob +2 "));
+              ContainsRegex("NAME +PHASE +REASON +READY +NODES +STEP +RESTARTS +AGE\njob +2 "));
   const std::string wide = must({"get", "trainingjobs", "-o", "wide"});
-  EXPECT_THAT(wide, ContainsRegex("AGE +LOSS +TOKENS/S +GOODPUT +GENERATION +SUSPENDED"));
-  EXPECT_THAT(wide, ContainsRegex("false\n$"));
+  EXPECT_THAT(wide, ContainsRegex("AGE +LOSS +TOKENS/S +GOODPUT +GENERATION +SUSPENDED +MESSAGE"));
+  EXPECT_THAT(wide, ContainsRegex("false *\n$"));
   EXPECT_THAT(must({"get", "trainyard"}), HasSubstr("job"));
   EXPECT_THAT(must({"get", "all"}), Not(HasSubstr("trainingjob")));
 }

@@ -143,8 +143,10 @@ TEST_F(AdmissionTest, WhyContainersDoNotStartIsToldAtOnce) {
     return must({"get", "events"}).find("ImagePull") != std::string::npos;
   }));
   wait_for("InvalidImageName", "2026-01-02T03:04:05Z");  // longer ago than a minute
-  ASSERT_TRUE(reaches("train", "Failed"));
+  ASSERT_TRUE(reaches("train", "FailureTarget"));
   EXPECT_EQ(job_status("train")["attempts"][0]["reason"], "ImagePull");
+  must({"delete", "pods", "--all", "--force", "--grace-period=0"});
+  EXPECT_TRUE(reaches("train", "Failed"));
 }
 
 /// The definition leaves most of a template to the server's judgement of pods, but the operator

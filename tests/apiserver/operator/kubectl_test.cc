@@ -67,8 +67,8 @@ TEST_F(KubectlTest, ColumnsAndExplainTellWhereAJobIs) {
   apply(job_manifest("train", 2));
   ASSERT_TRUE(reaches("train", "Running"));
   const std::string narrow = must({"get", "trainingjobs"});
-  EXPECT_THAT(narrow, ContainsRegex("NAME +PHASE +READY +NODES +STEP +RESTARTS +AGE\n"));
-  EXPECT_THAT(narrow, ContainsRegex("train +Running +2 +2 .*[0-9]+s"));
+  EXPECT_THAT(narrow, ContainsRegex("NAME +PHASE +REASON +READY +NODES +STEP +RESTARTS +AGE\n"));
+  EXPECT_THAT(narrow, ContainsRegex("train +Running +AllNodesReady +2 +2 .*[0-9]+s"));
   EXPECT_THAT(must({"get", "tj", "-o", "wide"}),
               AllOf(ContainsRegex("LOSS +TOKENS/S +GOODPUT +GENERATION +SUSPENDED"),
                     ContainsRegex("train +Running .* 1 ")));

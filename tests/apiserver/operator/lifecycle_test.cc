@@ -31,7 +31,7 @@ TEST_F(LifecycleTest, AppliedJobRunsAndSaysSo) {
   ASSERT_TRUE(reaches("train", "Running"));
   EXPECT_EQ(reason("train", "Running"), "AllNodesReady");
   EXPECT_EQ(reason("train", "Accepted"), "Accepted");
-  EXPECT_THAT(must({"get", "tj", "train"}), ContainsRegex("train +Running +3 +3 "));
+  EXPECT_THAT(must({"get", "tj", "train"}), ContainsRegex("train +Running +AllNodesReady +3 +3 "));
   const std::vector<Json> members = pods("train");
   ASSERT_EQ(members.size(), 3U);
   std::set<std::string> hosts;
@@ -181,7 +181,7 @@ TEST_F(LifecycleTest, ADeletedPodIsOneRestart) {
   EXPECT_THAT(victim, testing::StartsWith(attempt["podName"].get<std::string>()));
   EXPECT_EQ(attempt["class"], "Infrastructure") << attempt.dump(2);
   EXPECT_THAT(must({"get", "tj", "train"}),
-              ContainsRegex("Running +3 +3 +1 |Running +3 +3 +[0-9]+ +1 "));
+              ContainsRegex("Running +AllNodesReady +3 +3 +([0-9]+ +)?1 "));
 }
 
 TEST_F(LifecycleTest, AFailedContainerRestartsTheJobWithItsCode) {

@@ -71,6 +71,7 @@ TEST(PodViewTest, TellsWhyAContainerDoesNotStart) {
   EXPECT_TRUE(same_to_plan(pulls, view(waiting("containerStatuses", "ImagePullBackOff"))));
   EXPECT_FALSE(same_to_plan(pulls, view(waiting("containerStatuses", "CreateContainerError"))));
   EXPECT_FALSE(same_to_plan(pulls, view(waiting("containerStatuses", "ContainerCreating"))));
+  EXPECT_FALSE(same_to_plan(pulls, view(waiting("containerStatuses", "InvalidImageName"))));
 }
 
 TEST(PodViewTest, ReadsARunningPod) {
