@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/operator_process.h"
+#include "tests/support/paths.h"
 
 namespace trainyard::apiserver {
 namespace {
@@ -78,6 +79,29 @@ TEST_F(KubectlTest, ColumnsAndExplainTellWhereAJobIs) {
   EXPECT_THAT(must({"explain", "tj.status.nodes.condemned"}), HasSubstr("condemned"));
   EXPECT_THAT(must({"explain", "tj.spec.failurePolicy.rules", "--recursive"}),
               AllOf(HasSubstr("onExitCodes"), HasSubstr("countTowardsMax")));
+}
+
+TEST_F(KubectlTest, ThePolicyBesideKueueAdmitsOnlySuspendedJobs) {
+  const std::string policy = testing_support::source_path("manifests/policies/beside-kueue.yaml");
+  apply(job_manifest("before", 1));
+  ASSERT_TRUE(reaches("before", "Running"));
+  must({"apply", "-f", policy});
+  must({"label", "namespace", name_space(), "trainyard.dev/beside-kueue=true"});
+  Json job = job_manifest("train", 1);
+  testing_support::CommandResult refused;
+  EXPECT_TRUE(wait_until([&] {
+    refused = kubectl_with({"create", "--dry-run=server"}, job.dump());
+    return refused.exit_code != 0;
+  }));
+  EXPECT_THAT(refused.errors, HasSubstr("Kueue manages this namespace"));
+  job["spec"]["suspend"] = true;
+  apply(job);
+  ASSERT_TRUE(reaches("train", "Suspended"));
+  EXPECT_NE(kubectl({"patch", "tj", "train", "--type=merge", "-p", R"({"spec":{"suspend":false}})"})
+                .exit_code,
+            0);
+  patch("before", {{"ttlSecondsAfterFinished", 900}});
+  must({"delete", "-f", policy});
 }
 
 TEST_F(KubectlTest, DescribeAndEventsTellTheStory) {

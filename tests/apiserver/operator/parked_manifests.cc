@@ -17,6 +17,7 @@ constexpr BadManifest kManifests[] = {
     {T, R"({"spec": {"successPolicy": {"rules": [{"succeededCount": 3}]}}})", "spec.successPolicy.rules[0].succeededCount"},
     {T, R"({"spec": {"successPolicy": {"rules": [{"succeededCount": 1}, {"succeededIndexes": "0", "succeededCount": 2}]}}})", "spec.successPolicy.rules[1].succeededCount"},
     {T, R"({"spec": {"numProcPerNode": 2, "template": {"spec": {"containers": [{"name": "main", "image": "i"}]}}}})", "spec.template.spec.containers[0].command"},
+    {T, R"({"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "team"}}})", "metadata.labels.kueue.x-k8s.io/queue-name"},
     // This operator serves no control stream.
     {T, R"({"spec": {"numProcPerNode": 2}})", "spec.numProcPerNode"},
     {E, R"({"spec": {"engine": {"model": {"hidden": 100}}}})", "spec.engine.model.hidden"},

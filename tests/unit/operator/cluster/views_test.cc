@@ -437,6 +437,33 @@ TEST(JobViewTest, ASpecThatCannotBeReadCostsTheJobNoStatus) {
   }
 }
 
+/// Nothing restarts a job whose spec is invalid: one that runs is none for a label that earlier
+/// operators passed over.
+TEST(JobViewTest, AQueueOfKueuesIsAFaultOfJobsThatHaveNotBegun) {
+  const auto faults = [](int64_t generation) {
+    return view_of_job(
+               {{"apiVersion", "trainyard.dev/v1alpha1"},
+                {"kind", "TrainingJob"},
+                {"metadata",
+                 {{"name", "a"},
+                  {"namespace", "ns"},
+                  {"uid", "u"},
+                  {"resourceVersion", "9"},
+                  {"labels", {{"kueue.x-k8s.io/queue-name", "team"}}}}},
+                {"spec",
+                 {{"template",
+                   {{"spec",
+                     {{"containers", json::array({{{"name", "trainer"},
+                                                   {"image", "i"},
+                                                   {"command", json::array({"c"})}}})}}}}}}},
+                {"status", {{"membership", {{"generation", generation}}}}}})
+        ->faults;
+  };
+  ASSERT_EQ(faults(0).size(), 1U);
+  EXPECT_THAT(faults(0)[0], HasSubstr("metadata.labels.kueue.x-k8s.io/queue-name"));
+  EXPECT_THAT(faults(1), IsEmpty());
+}
+
 TEST(JobViewTest, WhatCannotBeIsAFaultThatNamesTheField) {
   const auto job = view_of_job(json::parse(R"({"apiVersion":"trainyard.dev/v1alpha1",
       "kind":"TrainingJob","metadata":{"name":"a","namespace":"ns","uid":"u","resourceVersion":"1"},
