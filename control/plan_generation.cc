@@ -32,7 +32,7 @@ void Planner::plan_running() {
   learn_worker_image();
   if (!ahead_) {
     const bool decided = restart_if_lost(gang) || restart_if_stalled(gang) ||
-                         resize_if_wanted(gang) || renew_if_edited(gang);
+                         resize_if_wanted(gang) || renew_if_edited(gang) || let_go_if_partial(gang);
     if (is_true(next_, ConditionType::kFailureTarget)) {
       plan_ending();
       return;
@@ -261,6 +261,40 @@ bool Planner::renew_if_edited(const policies::Gang& gang) {
   return true;
 }
 
+/// Places that some pods of a gang have are of no use without the others', and may be just what
+/// another gang lacks.
+bool Planner::let_go_if_partial(const policies::Gang& gang) {
+  const Duration limit = spec_.scheduling.gang_timeout.value_or(api::kGangTimeout);
+  if (ahead_ || spec_.elastic_policy || limit == Duration::zero()) return false;
+  if (is_true(next_, ConditionType::kScheduled) || !gang.whole || gang.placed) return false;
+  if (gang.placed_count == 0 || gang.unschedulable.empty() || any_succeeded()) return false;
+  Time since = Time::min();
+  for (const ObservedPod* pod : sets_.members)
+    since = std::max(since, pod->created_at.value_or(now_));
+  const Duration left = since + limit - now_;
+  if (left > Duration::zero()) {
+    look_in(left);
+    return false;
+  }
+  ahead_ = true;
+  const std::string message =
+      std::to_string(gang.placed_count) + " of " + std::to_string(next_.nodes.target) +
+      " pods had a node for " +
+      std::to_string(std::chrono::duration_cast<std::chrono::seconds>(limit).count()) +
+      " s (scheduling.gangTimeoutSeconds); all are created again later; " + gang.unschedulable;
+  const bool edited = is_edited();
+  close_books(goodput::Category::kQueue);
+  end_attempt(nullptr, api::reason::kGangTimeout);
+  clear_running_conditions(next_, "the job has given up its nodes", now_);
+  open_generation(next_, observed_.metadata, spec_, next_.membership.generation + 1,
+                  next_.nodes.target, now_);
+  renew_worker_image(edited);
+  set(ConditionType::kScheduled, ConditionStatus::kFalse, api::reason::kGangIncomplete, message);
+  sort();
+  tell(EventType::kWarning, api::reason::kGangTimeout, message);
+  return true;
+}
+
 /// Whether pods would be made from another configuration than those of the present generation.
 bool Planner::is_edited() const {
   const std::string& made_from = next_.membership.configuration;
@@ -288,7 +322,12 @@ void Planner::renew_worker_image(bool always) {
 void Planner::create_missing(const policies::Gang& gang) {
   if (gang.missing.empty() || is_true(next_, ConditionType::kScheduled)) return;
   if (observed_.refusal) return;
-  const std::optional<BackOff> back_off = back_off_of(next_, spec_);
+  std::optional<BackOff> back_off = back_off_of(next_, spec_);
+  const api::Attempt* const open = open_attempt(next_);
+  if (open != nullptr && open->start_time) {
+    if (const auto pause = policies::pause_of(observed_.metadata.uid, next_))
+      back_off = {*open->start_time + *pause, *pause};
+  }
   const Duration left = back_off ? back_off->ends - now_ : Duration::zero();
   // More than the whole back-off is left where the clock was set back since it began.
   if (left > Duration::zero() && left <= back_off->length) {

@@ -69,6 +69,7 @@ class Planner {
   bool restart_if_stalled(const policies::Gang& gang);
   bool resize_if_wanted(const policies::Gang& gang);
   bool renew_if_edited(const policies::Gang& gang);
+  bool let_go_if_partial(const policies::Gang& gang);
   bool is_edited() const;
   void tell_of_trouble(std::string_view reason);
   void learn_worker_image();

@@ -88,6 +88,12 @@ void describe_size(api::TrainingJobStatus& status, const api::TrainingJobSpec& s
   }
 }
 
+/// Before pods are made anew the condition says why they were given up.
+bool has_let_go(const api::TrainingJobStatus& status, const policies::Gang& gang) {
+  const api::Condition* scheduled = find_condition(status, ConditionType::kScheduled);
+  return scheduled != nullptr && scheduled->reason == api::reason::kGangIncomplete && !gang.whole;
+}
+
 /// Why pods that have nodes do not start; false: nothing keeps them from it.
 bool describe_trouble(api::TrainingJobStatus& status, const policies::Gang& gang, Time now) {
   if (gang.trouble == nullptr) return false;
@@ -322,7 +328,7 @@ void describe_generation(api::TrainingJobStatus& status, const api::TrainingJobS
         {ConditionType::kScheduled, ConditionStatus::kTrue, api::reason::kGangScheduled,
          "every pod of generation " + std::to_string(status.membership.generation) + " has a node"},
         now);
-  } else if (!is_true(status, ConditionType::kScheduled)) {
+  } else if (!is_true(status, ConditionType::kScheduled) && !has_let_go(status, gang)) {
     const bool refused = !gang.unschedulable.empty();
     std::string waiting =
         target == 1 ? "waiting for the pod" : "waiting for all " + std::to_string(target) + " pods";

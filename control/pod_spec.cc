@@ -74,6 +74,7 @@ std::string configuration_of(const api::TrainingJobSpec& spec) {
   seen.failure_policy = defaults.failure_policy;
   seen.success_policy = defaults.success_policy;
   seen.keep_failed_pods = defaults.keep_failed_pods;
+  seen.scheduling.gang_timeout = defaults.scheduling.gang_timeout;
   seen.progress_policy = defaults.progress_policy;
   if (spec.engine) {  // of which the pods' time-out is made
     seen.progress_policy.startup_timeout = spec.progress_policy.startup_timeout;

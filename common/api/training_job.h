@@ -277,12 +277,17 @@ struct TopologyTerm {
   bool operator==(const TopologyTerm&) const = default;
 };
 
+/// How long a gang that is placed in part keeps its places where the spec does not say.
+inline constexpr std::chrono::seconds kGangTimeout{600};
+
 struct SchedulingSpec {
   SchedulingProvider provider = SchedulingProvider::kNone;
   std::string queue;
   std::string scheduler_name;
   std::vector<TopologyTerm> topology;
   std::string priority_class_name;
+  /// nullopt: kGangTimeout; 0: never.
+  std::optional<std::chrono::seconds> gang_timeout;
 
   bool operator==(const SchedulingSpec&) const = default;
 };

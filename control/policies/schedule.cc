@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <span>
 #include <string_view>
-#include <utility>
+
+#include "common/hash/hash.h"
 
 namespace trainyard::control::policies {
 namespace {
@@ -58,6 +61,25 @@ const char* trouble_of(const std::string& reason) {
 
 std::string text_of(const WaitingContainer& waiting) {
   return waiting.message.empty() ? waiting.reason : waiting.reason + ": " + waiting.message;
+}
+
+std::optional<Duration> pause_of(const std::string& job_uid, const api::TrainingJobStatus& status) {
+  using std::chrono::milliseconds;
+  constexpr milliseconds kLeast{5'000};  // until the pods are gone
+  constexpr milliseconds kFirstRange{30'000};
+  constexpr int64_t kMostDoublings = 4;
+  int64_t times = 0;
+  for (auto attempt = status.attempts.rbegin(); attempt != status.attempts.rend(); ++attempt) {
+    if (!attempt->end_time) continue;  // the present one
+    if (attempt->reason != api::reason::kGangTimeout) break;
+    ++times;
+  }
+  if (times == 0) return std::nullopt;
+  const int64_t range = kFirstRange.count() << std::min(times - 1, kMostDoublings);
+  const std::string identity = job_uid + "/" + std::to_string(status.membership.generation);
+  const Hash128 digest = xxh3_128(std::as_bytes(std::span(identity)));
+  const uint64_t drawn = uint64_t{digest[0]} << 16U | uint64_t{digest[1]} << 8U | digest[2];
+  return kLeast + milliseconds(range * static_cast<int64_t>(drawn) >> 24);
 }
 
 Gang look_at_gang(const std::vector<const ObservedPod*>& members, int64_t target,

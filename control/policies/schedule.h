@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/time.h"
 #include "control/observed.h"
 
 /// Gang: all pods of a generation are made at once, and it counts as placed only when all are.
@@ -28,6 +29,11 @@ struct Gang {
 
 /// "ErrImagePull: no such image".
 std::string text_of(const WaitingContainer& waiting);
+
+/// How long a gang that has let go of its places waits before it tries again: another time for each
+/// job and generation, so that of two that had a part each one comes first. The more often it let
+/// go in a row, the longer it may be. nullopt: the generation before did not let go.
+std::optional<Duration> pause_of(const std::string& job_uid, const api::TrainingJobStatus& status);
 
 /// Looks at the members against the target size; `completed` indexes need none any more.
 Gang look_at_gang(const std::vector<const ObservedPod*>& members, int64_t target,

@@ -6,7 +6,7 @@ trainyard_library(control_test_support
 trainyard_test(control_life_test TIER unit
   SOURCES ${control_tests}/completions_test.cc ${control_tests}/configuration_test.cc ${control_tests}/elastic_life_test.cc
           ${control_tests}/life_test.cc ${control_tests}/refusal_test.cc ${control_tests}/restart_test.cc
-          ${control_tests}/status_size_test.cc ${control_tests}/trouble_test.cc ${control_tests}/unseen_pods_test.cc
+          ${control_tests}/status_size_test.cc ${control_tests}/partial_gang_test.cc ${control_tests}/trouble_test.cc ${control_tests}/unseen_pods_test.cc
   DEPS control_test_support)
 trainyard_test(control_story_test TIER unit
   SOURCES ${control_tests}/plan_edges_test.cc ${control_tests}/plan_status_test.cc ${control_tests}/story_test.cc

@@ -153,6 +153,7 @@ constexpr BadManifest kManifests[] = {
     {T, R"({"spec": {"successPolicy": {"rules": [{}]}}})", "spec.successPolicy.rules[0]"},
     {T, R"({"spec": {"successPolicy": {"rules": [{"succeededIndexes": "one"}]}}})", "spec.successPolicy.rules[0].succeededIndexes"},
     {T, R"({"spec": {"scheduling": {"queue": "a"}}})", "spec.scheduling.queue"},
+    {T, R"({"spec": {"scheduling": {"gangTimeoutSeconds": -1}}})", "spec.scheduling.gangTimeoutSeconds"},
     {E, R"({"spec": {"agent": "None"}})", "spec.agent"},
     {E, R"({"spec": {"engine": {"model": {"preset": null}}}})", "spec.engine.model"},
     {E, R"({"spec": {"engine": {"model": {"import": "a"}}}})", "spec.engine.model.preset"},

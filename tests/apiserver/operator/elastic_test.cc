@@ -131,5 +131,50 @@ TEST_F(ElasticTest, PodsThatFindNoNodeAreWaitedForAndThenDoneWithout) {
   EXPECT_GE(length_of(attempts[1]), kSnooze - kGrain);
 }
 
+/// Each has six of twelve nodes and needs eight: one lets go, and the other runs first.
+TEST_F(ElasticTest, TwoGangsThatHoldEachOtherUpBothComplete) {
+  const std::string priority = "first-" + name_space();
+  must_with({"create"}, Json({{"apiVersion", "scheduling.k8s.io/v1"},
+                              {"kind", "PriorityClass"},
+                              {"metadata", {{"name", priority}}},
+                              {"value", 1000},
+                              {"preemptionPolicy", "Never"}})
+                            .dump());
+  const auto placed = [&](const char* name) {
+    const std::vector<Json> all = pods(name);
+    return std::count_if(all.begin(), all.end(), [](const Json& pod) {
+      return !text(at(pod, "spec"), "nodeName").empty();
+    });
+  };
+  const auto gang = [&](const char* name) {
+    Json made = job_manifest(name, 8);
+    made["spec"]["scheduling"] = {{"gangTimeoutSeconds", 6}};
+    place(made, name_space());
+    return made;
+  };
+  add_nodes(6);
+  apply(gang("one"));
+  ASSERT_TRUE(wait_until([&] { return placed("one") == 6; }));
+  // The nodes to come go to the other first.
+  Json two = gang("two");
+  two["spec"]["scheduling"]["priorityClassName"] = priority;
+  apply(two);
+  ASSERT_TRUE(wait_until([&] { return names_of_pods("two").size() == 8; }));
+  add_nodes(6);
+  const auto is_complete = [&](const char* name) {
+    if (condition(name, "Running") == "True") {
+      for (const std::string& pod : names_of_pods(name))
+        end_container(pod, 0);
+    }
+    return condition(name, "Complete") == "True";
+  };
+  for (const char* name : {"two", "one"}) {
+    EXPECT_TRUE(wait_until([&] { return is_complete(name); })) << job_status(name).dump(1);
+    EXPECT_EQ(job_status(name)["restarts"].value("total", 0), 0) << name;
+  }
+  EXPECT_THAT(job_status("one").dump(), testing::HasSubstr("GangTimeout"));
+  must({"delete", "priorityclass", priority});
+}
+
 }  // namespace
 }  // namespace trainyard::apiserver
