@@ -74,6 +74,7 @@ struct ObservedPod {
   std::string worker_image;
   bool node_closed = false;  ///< it takes no new pods: somebody may be about to drain it
   std::optional<Time> created_at;
+  std::optional<Time> placed_at;  ///< when it got its node; nullopt: not yet, or nobody tells
   /// Since when the container that decides runs; nullopt: it does not, or nobody tells.
   std::optional<Time> started_at;
   std::vector<PodCondition> conditions;

@@ -27,7 +27,7 @@ constexpr std::chrono::seconds kVerdictGrace{10};
 
 constexpr char kStatusLost[] = "StatusLost";
 
-/// Where a condition has changed in its message alone, that is as before.
+/// Restores the message of a condition that has changed in nothing else.
 void keep_message(api::TrainingJobStatus& status, const api::TrainingJobStatus& before,
                   ConditionType type) {
   const api::Condition* old = find_condition(before, type);
@@ -519,7 +519,7 @@ bool Planner::may_wait(const api::TrainingJobStatus& quiet) {
   same.nodes.target = quiet.nodes.target;
   same.roles = observed_.status.roles;
   same.completed_indexes = observed_.status.completed_indexes;
-  // So is how many of them wait for an image.
+  // The message counts the pods that wait for an image.
   keep_message(same, observed_.status, ConditionType::kRunning);
   if (same != observed_.status) return false;
   look_in(*observed_.counts_due - now_);

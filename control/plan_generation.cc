@@ -22,6 +22,16 @@ using policies::Loss;
 /// For an agent that does not even hear that it is fenced, before it is killed.
 constexpr std::chrono::seconds kFencedGrace{10};
 
+/// Of many time-outs in a row the newest say enough: they must not push out failures.
+void forget_timeouts(api::TrainingJobStatus& status) {
+  constexpr int64_t kKept = 4;
+  const auto is_timeout = [](const api::Attempt& attempt) {
+    return attempt.reason == api::reason::kGangTimeout;
+  };
+  if (std::count_if(status.attempts.begin(), status.attempts.end(), is_timeout) <= kKept) return;
+  status.attempts.erase(std::find_if(status.attempts.begin(), status.attempts.end(), is_timeout));
+}
+
 }  // namespace
 
 // ---- What is wrong with a generation that is to run --------------------------------------------
@@ -261,21 +271,30 @@ bool Planner::renew_if_edited(const policies::Gang& gang) {
   return true;
 }
 
-/// Places that some pods of a gang have are of no use without the others', and may be just what
-/// another gang lacks.
+/// Some pods of a gang can do nothing without the others. Their nodes may be what another gang
+/// needs. States in the memory of kept pods are worth more than that.
 bool Planner::let_go_if_partial(const policies::Gang& gang) {
   const Duration limit = spec_.scheduling.gang_timeout.value_or(api::kGangTimeout);
-  if (ahead_ || spec_.elastic_policy || limit == Duration::zero()) return false;
+  if (ahead_ || limit == Duration::zero() || any_succeeded()) return false;
   if (is_true(next_, ConditionType::kScheduled) || !gang.whole || gang.placed) return false;
-  if (gang.placed_count == 0 || gang.unschedulable.empty() || any_succeeded()) return false;
-  Time since = Time::min();
-  for (const ObservedPod* pod : sets_.members)
-    since = std::max(since, pod->created_at.value_or(now_));
-  const Duration left = since + limit - now_;
-  if (left > Duration::zero()) {
-    look_in(left);
+  if (gang.placed_count == 0 || gang.unschedulable.empty()) return false;
+  // An elastic job shrinks, down to its smallest size.
+  if (spec_.elastic_policy && api::largest_allowed(spec_, gang.placed_count)) return false;
+  if (keeps_pods() &&
+      policies::memory_backing(spec_, next_) != policies::MemoryBacking::kNoMemory) {
     return false;
   }
+  Time since = Time::min();
+  for (const ObservedPod* pod : sets_.members) {
+    since = std::max({since, pod->created_at.value_or(now_), pod->placed_at.value_or(Time::min())});
+  }
+  const Duration left = since + limit - now_;
+  if (left > Duration::zero()) {
+    look_in(std::min(left, limit));  // more than that where the clock was set back
+    return false;
+  }
+  // A view that lags may lack the newest nodes.
+  plan_.rests_on_absence = true;
   ahead_ = true;
   const std::string message =
       std::to_string(gang.placed_count) + " of " + std::to_string(next_.nodes.target) +
@@ -284,8 +303,9 @@ bool Planner::let_go_if_partial(const policies::Gang& gang) {
       " s (scheduling.gangTimeoutSeconds); all are created again later; " + gang.unschedulable;
   const bool edited = is_edited();
   close_books(goodput::Category::kQueue);
+  forget_timeouts(next_);
   end_attempt(nullptr, api::reason::kGangTimeout);
-  clear_running_conditions(next_, "the job has given up its nodes", now_);
+  clear_running_conditions(next_, "the job has released its nodes", now_);
   open_generation(next_, observed_.metadata, spec_, next_.membership.generation + 1,
                   next_.nodes.target, now_);
   renew_worker_image(edited);

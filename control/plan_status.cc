@@ -88,10 +88,11 @@ void describe_size(api::TrainingJobStatus& status, const api::TrainingJobSpec& s
   }
 }
 
-/// Before pods are made anew the condition says why they were given up.
+/// Until new pods exist, the condition says why the old ones were deleted.
 bool has_let_go(const api::TrainingJobStatus& status, const policies::Gang& gang) {
   const api::Condition* scheduled = find_condition(status, ConditionType::kScheduled);
-  return scheduled != nullptr && scheduled->reason == api::reason::kGangIncomplete && !gang.whole;
+  return scheduled != nullptr && scheduled->reason == api::reason::kGangIncomplete &&
+         std::ssize(gang.missing) >= status.nodes.target;
 }
 
 /// Why pods that have nodes do not start; false: nothing keeps them from it.

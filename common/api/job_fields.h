@@ -360,13 +360,14 @@ void visit_fields(V& visit, S& scheduling) {
          .description = "Priority class of the pods.",
          .max_length = 253},
         scheduling.priority_class_name);
-  visit({.name = "gangTimeoutSeconds",
-         .description = "Seconds after which a job that is not elastic gives up its nodes if only "
-                        "some of its pods have one, so that other jobs can use them; 0: never.",
-         .minimum = 0,
-         .maximum = 86400,
-         .default_note = "600"},
-        scheduling.gang_timeout);
+  visit(
+      {.name = "gangTimeoutSeconds",
+       .description = "Seconds after which a job releases its nodes if only some of its pods have "
+                      "one, so that other jobs can use them; 0: never.",
+       .minimum = 0,
+       .maximum = 86400,
+       .default_note = "600"},
+      scheduling.gang_timeout);
 }
 
 template <class V, Is<RendezvousSpec> S>

@@ -277,7 +277,7 @@ struct TopologyTerm {
   bool operator==(const TopologyTerm&) const = default;
 };
 
-/// How long a gang that is placed in part keeps its places where the spec does not say.
+/// Default of scheduling.gangTimeoutSeconds.
 inline constexpr std::chrono::seconds kGangTimeout{600};
 
 struct SchedulingSpec {

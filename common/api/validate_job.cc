@@ -505,7 +505,7 @@ void validate_checkpoint_policy(const CheckpointPolicy& policy, const std::strin
                 text::describe(claim), "the name of a PersistentVolumeClaim");
 }
 
-/// By which Kueue knows the queue of a job.
+/// Label that names the Kueue queue of a job.
 constexpr char kKueueLabel[] = "kueue.x-k8s.io/queue-name";
 
 void validate_job(const TrainingJob& job, FaultList& faults) {
@@ -519,13 +519,13 @@ void validate_job(const TrainingJob& job, FaultList& faults) {
   metadata.require(job.metadata.namespace_name.empty() || is_dns_label(job.metadata.namespace_name),
                    "namespace", text::describe(job.metadata.namespace_name),
                    "a lower-case name of at most 63 letters, digits and '-'");
-  // One that has begun goes on: earlier operators passed the label over.
+  // A job that has started continues: earlier operators ignored the label.
   const auto queue = job.metadata.labels.find(kKueueLabel);
   const bool is_queued = queue != job.metadata.labels.end();
   metadata.require(!is_queued || job.status.membership.generation > 0,
                    std::string("labels.") + kKueueLabel,
                    is_queued ? text::describe(queue->second) : "",
-                   "no such label, because Kueue does not know TrainingJobs: the job would pass by "
+                   "no such label, because Kueue does not know TrainingJobs: the job would bypass "
                    "the queue");
   check_spec(job.spec, Rules(faults, "spec"));
   if (job.spec.pod_template) check_pod_places(job, "spec.template", faults);

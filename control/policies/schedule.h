@@ -30,9 +30,9 @@ struct Gang {
 /// "ErrImagePull: no such image".
 std::string text_of(const WaitingContainer& waiting);
 
-/// How long a gang that has let go of its places waits before it tries again: another time for each
-/// job and generation, so that of two that had a part each one comes first. The more often it let
-/// go in a row, the longer it may be. nullopt: the generation before did not let go.
+/// How long a gang waits after it has released its nodes. The time differs per job and generation,
+/// so that two gangs do not return together. It grows with each release in a row. nullopt: the
+/// generation before did not release its nodes.
 std::optional<Duration> pause_of(const std::string& job_uid, const api::TrainingJobStatus& status);
 
 /// Looks at the members against the target size; `completed` indexes need none any more.

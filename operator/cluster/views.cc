@@ -307,8 +307,12 @@ control::ObservedPod observed_pod(const json& object, const cache::Meta& meta) {
   pod.phase = phase_of(status, pod.exit);
   if (pod.phase == control::PodPhase::kPending) pod.waiting = waiting_container(status);
   pod.ready = pod.phase == control::PodPhase::kRunning && is_ready(status, trainer_status);
-  for (const json& condition : at(status, "conditions"))
+  for (const json& condition : at(status, "conditions")) {
     pod.conditions.push_back(condition_of(condition));
+    const control::PodCondition& seen = pod.conditions.back();
+    if (seen.type == "PodScheduled" && seen.status == "True")
+      pod.placed_at = time_at(condition, "lastTransitionTime");
+  }
   pod.message = tail_of(sentence(text_at(status, "reason"), text_at(status, "message")));
   return pod;
 }

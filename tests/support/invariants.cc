@@ -23,6 +23,17 @@ bool is_stopping(const Json& status) {
   return text(condition_of(status, "Suspended"), "reason") == "Suspended";
 }
 
+/// The generation that was has ended because only some of its pods had a node.
+bool has_released_nodes(const Json& before, const Json& now) {
+  const int64_t generation = number(at(before, "membership"), "generation");
+  for (const Json& attempt : at(now, "attempts")) {
+    if (number(attempt, "generation") == generation && text(attempt, "reason") == "GangTimeout" &&
+        attempt.contains("endTime"))
+      return true;
+  }
+  return false;
+}
+
 /// The status says that no pod is to run.
 bool is_over(const Json& status) {
   return is_stopping(status) || is_true(status, "FailureTarget") ||
@@ -192,8 +203,10 @@ class Judge {
     }
     const bool starts = number(at(before, "membership"), "generation") == 0 ||
                         is_stopping(before) || job.set_back_from > 0;
-    if (restarts + resizes + (starts ? 1 : 0) < generations || restarts + resizes > generations) {
-      complain(event, "S5: a generation without its restart, resize or start");
+    const int64_t releases = has_released_nodes(before, now) ? 1 : 0;
+    const int64_t causes = restarts + resizes + releases;
+    if (causes + (starts ? 1 : 0) < generations || causes > generations) {
+      complain(event, "S5: a generation without its restart, resize, release of nodes or start");
     }
     take_agents_at_their_word(uid, now, number(at(before, "membership"), "generation"));
     if (const int64_t counted = restarts_of(now) - hangs_of(now); counted > job.losses) {

@@ -105,6 +105,7 @@ void MemoryCluster::step() {
       if (placed < capacity_) {
         ++placed;
         pod.seen.node_state = NodeState::kReady;
+        pod.seen.placed_at = clock_.now();
         pod.seen.node = pod.seen.spare ? "node-s" + std::to_string(*pod.seen.spare)
                                        : "node-" + std::to_string(pod.seen.node_index);
       }

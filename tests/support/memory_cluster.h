@@ -46,7 +46,7 @@ class MemoryCluster : public control::Cluster {
   void step();
   /// Whether `step` places pods (true at first).
   void set_room(bool room);
-  /// What a stored status loses, as where the definition is older.
+  /// Fields that stored statuses lose, as under an older CRD.
   void drop_from_statuses(std::function<void(api::TrainingJobStatus&)> drop);
   /// From now on pods that are deleted end when their grace is over, not before.
   void take_whole_grace();

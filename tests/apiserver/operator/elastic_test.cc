@@ -1,6 +1,9 @@
 // Jobs that run with the nodes that there are.
+#include <algorithm>
 #include <chrono>
+#include <set>
 #include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -133,47 +136,48 @@ TEST_F(ElasticTest, PodsThatFindNoNodeAreWaitedForAndThenDoneWithout) {
 
 /// Each has six of twelve nodes and needs eight: one lets go, and the other runs first.
 TEST_F(ElasticTest, TwoGangsThatHoldEachOtherUpBothComplete) {
-  const std::string priority = "first-" + name_space();
-  must_with({"create"}, Json({{"apiVersion", "scheduling.k8s.io/v1"},
-                              {"kind", "PriorityClass"},
-                              {"metadata", {{"name", priority}}},
-                              {"value", 1000},
-                              {"preemptionPolicy", "Never"}})
-                            .dump());
+  const std::string more = name_space() + "-more";
   const auto placed = [&](const char* name) {
     const std::vector<Json> all = pods(name);
     return std::count_if(all.begin(), all.end(), [](const Json& pod) {
       return !text(at(pod, "spec"), "nodeName").empty();
     });
   };
-  const auto gang = [&](const char* name) {
+  const auto gang = [&](const char* name, int64_t timeout) {
     Json made = job_manifest(name, 8);
-    made["spec"]["scheduling"] = {{"gangTimeoutSeconds", 6}};
+    made["spec"]["scheduling"] = {{"gangTimeoutSeconds", timeout}};
     place(made, name_space());
     return made;
   };
+  // The second may also go to nodes that the first may not go to.
+  Json two = gang("two", 0);
+  Json& pod = two["spec"]["template"]["spec"];
+  pod.erase("nodeSelector");
+  const Json sites = {{"key", "site"}, {"operator", "In"}, {"values", {name_space(), more}}};
+  pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+     ["nodeSelectorTerms"] = Json::array({{{"matchExpressions", Json::array({sites})}}});
   add_nodes(6);
-  apply(gang("one"));
+  apply(gang("one", 6));
   ASSERT_TRUE(wait_until([&] { return placed("one") == 6; }));
-  // The nodes to come go to the other first.
-  Json two = gang("two");
-  two["spec"]["scheduling"]["priorityClassName"] = priority;
+  make_nodes(more, 6, 1, /*kubelets=*/true);
   apply(two);
-  ASSERT_TRUE(wait_until([&] { return names_of_pods("two").size() == 8; }));
-  add_nodes(6);
-  const auto is_complete = [&](const char* name) {
-    if (condition(name, "Running") == "True") {
-      for (const std::string& pod : names_of_pods(name))
-        end_container(pod, 0);
-    }
-    return condition(name, "Complete") == "True";
-  };
-  for (const char* name : {"two", "one"}) {
-    EXPECT_TRUE(wait_until([&] { return is_complete(name); })) << job_status(name).dump(1);
+  std::set<std::string> complete;
+  EXPECT_TRUE(wait_until(
+      [&] {
+        for (const char* name : {"one", "two"}) {
+          if (condition(name, "Running") == "True") {
+            for (const std::string& running : names_of_pods(name))
+              end_container(running, 0);
+          }
+          if (condition(name, "Complete") == "True") complete.insert(name);
+        }
+        return complete.size() == 2;
+      },
+      std::chrono::seconds(180)))
+      << job_status("one").dump(1) << job_status("two").dump(1);
+  for (const char* name : {"one", "two"})
     EXPECT_EQ(job_status(name)["restarts"].value("total", 0), 0) << name;
-  }
   EXPECT_THAT(job_status("one").dump(), testing::HasSubstr("GangTimeout"));
-  must({"delete", "priorityclass", priority});
 }
 
 }  // namespace

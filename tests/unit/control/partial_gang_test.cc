@@ -16,6 +16,15 @@ using std::chrono::seconds;
 using ::testing::HasSubstr;
 using testing_support::JobDriver;
 using testing_support::make_job;
+using testing_support::MemoryCluster;
+
+/// As the scheduler says of pods that have no node.
+void refuse_unplaced(MemoryCluster& cluster) {
+  for (const ObservedPod& pod : cluster.truth().pods) {
+    if (pod.node.empty() && pod.conditions.empty() && !pod.terminating)
+      cluster.set_pod_condition(pod.name, {"PodScheduled", "False", "Unschedulable", "no room"});
+  }
+}
 
 /// Three pods, two of which have nodes.
 class PartialGang : public JobDriver {
@@ -23,15 +32,8 @@ class PartialGang : public JobDriver {
   explicit PartialGang(const api::TrainingJob& made = make_job(3)) : JobDriver(made) {
     cluster.set_capacity(2);
     EXPECT_TRUE(settle());
-    refuse();
+    refuse_unplaced(cluster);
     EXPECT_TRUE(settle());
-  }
-  /// As the scheduler says of the one that has none.
-  void refuse() {
-    for (const ObservedPod& pod : cluster.truth().pods) {
-      if (pod.node.empty() && pod.conditions.empty() && !pod.terminating)
-        cluster.set_pod_condition(pod.name, {"PodScheduled", "False", "Unschedulable", "no room"});
-    }
   }
 };
 
@@ -66,8 +68,48 @@ TEST(PartialGangTest, WaitsForEverWhereItIsAskedTo) {
 TEST(PartialGangTest, OneWithoutAnyNodeKeepsNothingFromOthers) {
   JobDriver job(make_job(3));
   job.cluster.set_room(false);
+  ASSERT_TRUE(job.settle());
+  refuse_unplaced(job.cluster);
   ASSERT_TRUE(job.pass(seconds(3600)));
   EXPECT_EQ(job.status().membership.generation, 1);
+  // The time counts from when some have nodes: the scheduler may be about to place the rest.
+  job.cluster.set_capacity(2);
+  ASSERT_TRUE(job.pass(seconds(599)));
+  EXPECT_EQ(job.status().membership.generation, 1);
+  ASSERT_TRUE(job.pass(seconds(1)));
+  EXPECT_EQ(job.status().membership.generation, 2);
+}
+
+/// States in memory would be lost with the pods, and the checkpoint may be old.
+TEST(PartialGangTest, KeptPodsWithStatesInMemoryStay) {
+  api::TrainingJob made = make_job(3);
+  made.spec.failure_policy.restart_strategy = api::RestartStrategy::kInPlace;
+  made.spec.engine.emplace();
+  JobDriver job(made);
+  ASSERT_TRUE(job.settle());
+  job.cluster.set_capacity(2);
+  job.cluster.delete_from_outside(job.member(1).name);
+  ASSERT_TRUE(job.pass(testing_support::kBackoffOver));
+  refuse_unplaced(job.cluster);
+  const std::string kept = job.member(0).uid;
+  ASSERT_TRUE(job.pass(seconds(601)));
+  EXPECT_EQ(job.member(0).uid, kept);
+}
+
+TEST(PartialGangTest, ManyTimeoutsDoNotPushOutFailures) {
+  PartialGang job;
+  job.cluster.set_capacity(3);
+  ASSERT_TRUE(job.settle());
+  ASSERT_TRUE(job.is(ConditionType::kRunning));
+  job.fail(1, 7);
+  job.cluster.set_capacity(2);
+  for (int time = 0; time < 12; ++time) {
+    ASSERT_TRUE(job.pass(seconds(500)));  // longer than any pause
+    refuse_unplaced(job.cluster);
+    ASSERT_TRUE(job.pass(seconds(600)));
+  }
+  EXPECT_GT(job.status().membership.generation, 10);
+  EXPECT_EQ(job.status().attempts[0].exit_code, 7);
 }
 
 TEST(PartialGangTest, AnElasticJobGoesOnWithWhatItHas) {
@@ -88,11 +130,7 @@ TEST(PartialGangTest, OneThatHasRunLetsGoToo) {
   job.cluster.set_capacity(2);
   job.cluster.delete_from_outside(job.member(1).name);
   ASSERT_TRUE(job.pass(testing_support::kBackoffOver));
-  for (const ObservedPod& pod : job.cluster.truth().pods) {
-    if (pod.node.empty())
-      job.cluster.set_pod_condition(pod.name,
-                                    {"PodScheduled", "False", "Unschedulable", "no room"});
-  }
+  refuse_unplaced(job.cluster);
   ASSERT_TRUE(job.pass(seconds(601)));
   EXPECT_EQ(job.status().attempts[1].reason, "GangTimeout");
   EXPECT_TRUE(job.cluster.truth().pods.empty());
@@ -102,6 +140,7 @@ TEST(PartialGangTest, PausesDifferAndGrow) {
   api::TrainingJobStatus status;
   status.membership.generation = 2;
   EXPECT_EQ(policies::pause_of("a", status), std::nullopt);
+  Duration before{0};
   for (int times = 1; times <= 10; ++times) {
     api::Attempt attempt;
     attempt.reason = api::reason::kGangTimeout;
@@ -111,6 +150,8 @@ TEST(PartialGangTest, PausesDifferAndGrow) {
     const auto b = policies::pause_of("b", status);
     ASSERT_TRUE(a && b);
     EXPECT_NE(*a, *b) << times;
+    EXPECT_EQ(*a > before, times <= 5) << times;
+    before = *a;
     for (const Duration pause : {*a, *b}) {
       EXPECT_GE(pause, seconds(5));
       EXPECT_LE(pause, seconds(5 + 30 * 16));

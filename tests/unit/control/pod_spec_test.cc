@@ -102,6 +102,7 @@ TEST(ConfigurationTest, WhatPodsDoNotSeeDoesNot) {
   edited.success_policy.rules.push_back({});
   edited.progress_policy.max_stall = seconds(7);  // which pods of the engine alone are told
   edited.keep_failed_pods = 9;
+  edited.scheduling.gang_timeout = seconds(1);
   EXPECT_EQ(configuration_of(edited), configuration_of(spec));
 }
 

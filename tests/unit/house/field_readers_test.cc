@@ -110,7 +110,7 @@ const std::vector<ApiStruct> kApi = {
     {"SuccessPolicy", {"control/policies/success.cc"}},
     {"TopologyTerm", {}, {{"key", "scheduling.topology is planned"}}},
     {"SchedulingSpec",
-     {"operator/render/pod.cc"},
+     {"operator/render/pod.cc", "control/plan_generation.cc"},
      {{"provider", "all but SchedulingProvider::kNone is planned"},
       {"queue", "provider None has none"}}},
     {"RendezvousSpec", {"operator/render/endpoints.cc"}},

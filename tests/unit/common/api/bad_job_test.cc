@@ -19,7 +19,7 @@ const BadManifest kBadJobs[] = {
     {3, R"(metadata: {})",
      R"(3: metadata.name: found nothing, wanted a value: Name of the job: a lower-case letter, then lower-case letters, digits and '-', at most 57 characters; it becomes part of host names)"},
     {3, R"(metadata: {name: a, labels: {kueue.x-k8s.io/queue-name: team}})",
-     R"(3: metadata.labels.kueue.x-k8s.io/queue-name: found "team", wanted no such label, because Kueue does not know TrainingJobs: the job would pass by the queue)"},
+     R"(3: metadata.labels.kueue.x-k8s.io/queue-name: found "team", wanted no such label, because Kueue does not know TrainingJobs: the job would bypass the queue)"},
     {3, R"(metadata: {name: 1job})",
      R"(3: metadata.name: found "1job", wanted a lower-case letter, then at most 56 lower-case letters, digits and '-', no '-' at the end)"},
     {3, R"(metadata: {name: job-})",
