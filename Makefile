@@ -43,7 +43,7 @@ images: programs ## Make the container images into build/images, without Docker 
 images-cuda: setup ## Make the image of the worker for NVIDIA GPUs, with NVIDIA's libraries (fetches 1 GB the first time)
 	@tools/setup cuda
 	@cmake --preset release
-	@tools/build release -j $(JOBS) --target trainyard trainyard-agent trainyard-worker-cuda
+	@tools/build release -j $(JOBS) --target trainyard-agent trainyard-cuda trainyard-worker-cuda
 	@tools/images/build worker-cuda
 
 dist: images ## Make the archives of a release into build/dist: programs, images and chart, with checksums

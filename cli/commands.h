@@ -11,12 +11,17 @@
 /// The sub-commands of `trainyard`. Each lives in `cli/<name>_command.cc`, which defines
 /// `register_<name>`, and is listed in cli/CMakeLists.txt by `trainyard_command(<name> DEPS ...)`;
 /// the calls are generated from that list, in its order.
+namespace trainyard::engine {
+struct CudaSupport;
+}
+
 namespace trainyard::cli {
 
-/// What a running command writes to, and what it leaves: its exit code.
+/// What a running command writes to and has for GPUs, and what it leaves: its exit code.
 struct CommandContext {
   std::ostream& out;
   std::ostream& err;
+  const engine::CudaSupport* cuda = nullptr;  ///< null: the program was built without CUDA
   int exit_code = 0;
 };
 
@@ -33,7 +38,9 @@ std::string printable(std::string_view text);
 void finish(const Status& status, std::string_view command, CommandContext& context);
 
 /// Runs `trainyard` with these arguments (without the program's name). Returns the exit code: the
-/// command's, 0 for --help and --version, 64 for wrong usage. Thread-compatible.
-int run(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err);
+/// command's, 0 for --help and --version, 64 for wrong usage. `cuda`: what the program has for
+/// GPUs. Thread-compatible.
+int run(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err,
+        const engine::CudaSupport* cuda = nullptr);
 
 }  // namespace trainyard::cli

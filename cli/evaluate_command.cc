@@ -9,6 +9,7 @@
 #include "cli/commands.h"
 #include "cli/registry.h"
 #include "cli/trained_model.h"
+#include "common/api/enum_names.h"
 #include "common/text/json_writer.h"
 #include "worker/data/dataset.h"
 #include "worker/data/documents.h"
@@ -36,8 +37,7 @@ struct Options {
   std::vector<std::string> sets;
   std::string output = "text";
   int64_t sequences = 0;
-  int64_t micro_sequences = 8;
-  ModelOptions model;
+  ModelOptions model{.micro_sequences = 8, .samples = false};
 };
 
 struct Score {
@@ -113,13 +113,13 @@ Result<Score> evaluate_set(const NamedModel& named, const NamedSet& set, const O
   if (engine.spec().data.documents == api::Documents::kIsolate) {
     TRAINYARD_ASSIGN(end_of_text, data::end_of_text_of(tokens));
   }
-  TRAINYARD_ASSIGN(auto loader,
-                   data::EvaluationLoader::open(tokens, {.tokens_per_sample = length,
-                                                         .micro_sequences = options.micro_sequences,
-                                                         .windows_max = options.sequences,
-                                                         .end_of_text = end_of_text}));
+  TRAINYARD_ASSIGN(auto loader, data::EvaluationLoader::open(
+                                    tokens, {.tokens_per_sample = length,
+                                             .micro_sequences = options.model.micro_sequences,
+                                             .windows_max = options.sequences,
+                                             .end_of_text = end_of_text}));
   TRAINYARD_ASSIGN(const engine::EvaluationReport report,
-                   engine.evaluate(loader, loader.windows(), options.micro_sequences));
+                   engine.evaluate(loader, loader.windows(), options.model.micro_sequences));
   const double loss = report.loss;
   if (!std::isfinite(loss)) {
     return Error{ErrorCode::kInvalidData,
@@ -138,11 +138,13 @@ Result<Score> evaluate_set(const NamedModel& named, const NamedSet& set, const O
                .tokens = loader.windows() * length};
 }
 
-void print_json(const std::vector<Score>& scores, std::optional<int64_t> step, std::ostream& out) {
+void print_json(const std::vector<Score>& scores, const NamedModel& named, std::ostream& out) {
   text::JsonWriter json;
   json.begin_object();
   json.key("step");
-  step ? json.integer(*step) : json.null();
+  named.step ? json.integer(*named.step) : json.null();
+  json.key("device");
+  json.string(api::name_of(named.model->engine().spec().device));
   json.key("sets");
   json.begin_array();
   for (const Score& score : scores) {
@@ -174,7 +176,7 @@ std::string perplexity_of(double loss) {
 Status evaluate(const Options& options, CommandContext& context) {
   checkpoint::PosixFileSystem files;
   TRAINYARD_ASSIGN(const NamedModel named,
-                   load_model(files, options.checkpoint, options.model, context.err));
+                   load_model(files, options.checkpoint, options.model, context));
   std::vector<Score> scores;
   TRAINYARD_ASSIGN(const std::vector<NamedSet> sets, sets_of(options, named));
   for (const NamedSet& set : sets) {
@@ -182,7 +184,7 @@ Status evaluate(const Options& options, CommandContext& context) {
     scores.push_back(std::move(score));
   }
   if (options.output == "json") {
-    print_json(scores, named.step, context.out);
+    print_json(scores, named, context.out);
     return {};
   }
   for (const Score& score : scores) {
@@ -209,7 +211,7 @@ void register_evaluate(const Command& app, CommandContext& context) {
   command.option("--sequences", options->sequences, "Score only the first N windows; 0: all")
       .between(0, 1'000'000'000)
       .show_default();
-  command.option("--micro-sequences", options->micro_sequences, "Windows per micro-batch")
+  command.option("--micro-sequences", options->model.micro_sequences, "Windows per micro-batch")
       .between(1, int64_t{1} << 16)
       .show_default();
   command
@@ -218,9 +220,7 @@ void register_evaluate(const Command& app, CommandContext& context) {
               "positions if that is smaller")
       .between(0, int64_t{1} << 20)
       .show_default();
-  command.option("--threads", options->model.threads, "Number of threads; 0: all cores")
-      .between(0, 1024)
-      .show_default();
+  add_device_options(command, options->model);
   command.output(options->output);
   command.footer(kFooter);
   command.runs(

@@ -40,8 +40,9 @@ void finish(const Status& status, std::string_view command, CommandContext& cont
   context.exit_code = contract::exit_code_of(status.error().code);
 }
 
-int run(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
-  CommandContext context{out, err};
+int run(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err,
+        const engine::CudaSupport* cuda) {
+  CommandContext context{.out = out, .err = err, .cuda = cuda};
   CommandLine line("trainyard", "Trains models from manifests on this machine.", TRAINYARD_VERSION);
   line.root().require_command();
   line.root().footer(kFooter);

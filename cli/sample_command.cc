@@ -13,6 +13,7 @@
 #include "cli/registry.h"
 #include "cli/terminal_text.h"
 #include "cli/trained_model.h"
+#include "common/api/enum_names.h"
 #include "common/text/json_writer.h"
 #include "worker/data/text/prompt.h"
 #include "worker/data/text/tokenizer.h"
@@ -78,7 +79,7 @@ Result<std::unique_ptr<data::Tokenizer>> tokenizer_of(const Options& options,
 Status sample(const Options& options, CommandContext& context) {
   checkpoint::PosixFileSystem files;
   TRAINYARD_ASSIGN(const NamedModel named,
-                   load_model(files, options.checkpoint, options.model, context.err));
+                   load_model(files, options.checkpoint, options.model, context));
   TRAINYARD_ASSIGN(const auto tokenizer, tokenizer_of(options, named));
   engine::SampleOptions how = options.sample;
   how.tokenizer_vocabulary = tokenizer->vocabulary();
@@ -118,6 +119,8 @@ Status sample(const Options& options, CommandContext& context) {
   json.string(named.place.string());
   json.key("step");
   named.step ? json.integer(*named.step) : json.null();
+  json.key("device");
+  json.string(api::name_of(named.model->engine().spec().device));
   json.key("seed");
   json.integer(static_cast<int64_t>(options.sample.seed));
   json.key("prompt");
@@ -172,9 +175,7 @@ void register_sample(const Command& app, CommandContext& context) {
       "--tokenizer", options->tokenizer,
       "Tokenizer that the model was trained with: \"bytes\", a folder or a tokenizer.json; "
       "default: the run's own");
-  command.option("--threads", options->model.threads, "Number of threads; 0: all cores")
-      .between(0, 1024)
-      .show_default();
+  add_device_options(command, options->model);
   command.output(options->output);
   command.footer(kFooter);
   command.runs(

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "cli/commands.h"
+#include "common/api/enum_names.h"
 #include "common/io/path_exists.h"
 #include "control/local/job_store.h"
 
@@ -16,6 +17,23 @@ Error bad_length(int64_t found, const std::string& wanted) {
           "--sequence-length: found " + std::to_string(found) + ", wanted " + wanted};
 }
 
+Result<engine::InferenceOptions> inference_options(const ModelOptions& options,
+                                                   CommandContext& context) {
+  engine::InferenceOptions made{.threads = options.threads,
+                                .device = *api::enum_from_name<api::DeviceKind>(options.device),
+                                .cuda = context.cuda,
+                                .micro_sequences = options.micro_sequences,
+                                .samples = options.samples};
+  if (made.device == api::DeviceKind::kCuda && made.cuda == nullptr) {
+    return Error{ErrorCode::kInvalidConfig,
+                 "--device: found Cuda, wanted Auto or Cpu: this program was built without CUDA; "
+                 "use trainyard-cuda, which is built where CMake finds nvcc, or the trainyard of "
+                 "the image trainyard/worker-cuda"};
+  }
+  made.log = [&err = context.err](const std::string& line) { err << printable(line) << '\n'; };
+  return made;
+}
+
 Result<bool> is_model_folder(checkpoint::FileSystem& files, const std::filesystem::path& path) {
   if (is_checkpoint(files, path)) return false;
   TRAINYARD_ASSIGN(const bool is_run, path_exists(path / control::local::kJobFile));
@@ -24,7 +42,7 @@ Result<bool> is_model_folder(checkpoint::FileSystem& files, const std::filesyste
 }
 
 Result<NamedModel> load_folder(const std::filesystem::path& path, const ModelOptions& options,
-                               std::ostream& err) {
+                               const engine::InferenceOptions& how, std::ostream& err) {
   TRAINYARD_ASSIGN(const auto folder, hf::load_model(path));
   for (const std::string& note : folder->notes())
     err << printable(path.string()) << ": " << printable(note) << '\n';
@@ -35,23 +53,36 @@ Result<NamedModel> load_folder(const std::filesystem::path& path, const ModelOpt
   const int64_t length =
       options.sequence_length > 0 ? options.sequence_length : std::min(positions, kFolderWindow);
   NamedModel named{.model = nullptr, .place = path, .step = std::nullopt};
-  TRAINYARD_ASSIGN(named.model, engine::TrainedModel::load(*folder, length, options.threads));
+  TRAINYARD_ASSIGN(named.model, engine::TrainedModel::load(*folder, length, how));
   return named;
 }
 
 }  // namespace
 
+void add_device_options(const Command& command, ModelOptions& options) {
+  command
+      .option("--device", options.device,
+              "Where to compute; Auto: on a GPU if this program and this machine have one that "
+              "takes the model")
+      .one_of({"Auto", "Cpu", "Cuda"})
+      .show_default();
+  command.option("--threads", options.threads, "Number of threads; 0: all cores")
+      .between(0, 1024)
+      .show_default();
+}
+
 Result<NamedModel> load_model(checkpoint::FileSystem& files, const std::filesystem::path& path,
-                              const ModelOptions& options, std::ostream& err) {
+                              const ModelOptions& options, CommandContext& context) {
+  TRAINYARD_ASSIGN(const engine::InferenceOptions how, inference_options(options, context));
   TRAINYARD_ASSIGN(const bool is_folder, is_model_folder(files, path));
-  if (is_folder) return load_folder(path, options, err);
+  if (is_folder) return load_folder(path, options, how, context.err);
   if (options.sequence_length > 0)
     return bad_length(options.sequence_length,
                       "none with a checkpoint: its windows are as long as the run's");
   NamedModel named;
-  PassedOver passed_over(err);
+  PassedOver passed_over(context.err);
   const auto load = [&](checkpoint::CheckpointReader& reader) -> Status {
-    TRAINYARD_ASSIGN(named.model, engine::TrainedModel::load(reader, options.threads));
+    TRAINYARD_ASSIGN(named.model, engine::TrainedModel::load(reader, how));
     return {};
   };
   TRAINYARD_ASSIGN(const auto reader, read_checkpoint(files, path, load, passed_over));

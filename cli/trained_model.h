@@ -6,9 +6,12 @@
 #include <string>
 
 #include "cli/checkpoint_path.h"
+#include "cli/command.h"
 #include "worker/sample/trained_model.h"
 
 namespace trainyard::cli {
+
+struct CommandContext;
 
 /// A model and where it was read from.
 struct NamedModel {
@@ -25,16 +28,22 @@ inline constexpr char kModelHelp[] =
 
 struct ModelOptions {
   int threads = 0;              ///< 0: all cores
+  std::string device = "Auto";  ///< or "Cpu", "Cuda"
+  int64_t micro_sequences = 1;  ///< windows that are evaluated at once, at most
+  bool samples = true;          ///< next_logits() is called, too
   int64_t sequence_length = 0;  ///< of a folder; 0: kFolderWindow, or as many as it has positions
 };
 inline constexpr int64_t kFolderWindow = 1024;
 
+/// Adds --device and --threads.
+void add_device_options(const Command& command, ModelOptions& options);
+
 /// Loads the model that a user names: what read_checkpoint() finds, or a Hugging Face folder, which
 /// is one that has a config.json and is neither a checkpoint nor a run. What the folder's files say
-/// otherwise than its config.json is told to `err`. Errors: as read_checkpoint(), hf::load_model
-/// and TrainedModel::load; kInvalidConfig for a sequence length that the model does not have, or
-/// that is given for a checkpoint.
+/// otherwise than its config.json is told to `context.err`. Errors: as read_checkpoint(),
+/// hf::load_model and TrainedModel::load; kInvalidConfig for a sequence length that the model does
+/// not have, or that is given for a checkpoint, and for --device Cuda without CUDA.
 Result<NamedModel> load_model(checkpoint::FileSystem& files, const std::filesystem::path& path,
-                              const ModelOptions& options, std::ostream& err);
+                              const ModelOptions& options, CommandContext& context);
 
 }  // namespace trainyard::cli

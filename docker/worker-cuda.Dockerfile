@@ -1,11 +1,11 @@
-# The training engine for NVIDIA GPUs: trainyard-agent supervises the pod, beside it trainyard-worker (a rank, that of CUDA) and trainyard (the
-# command line). Built as docker/operator.Dockerfile says.
+# The training engine for NVIDIA GPUs: trainyard-agent supervises the pod, beside it trainyard-worker (a rank) and trainyard (the
+# command line), both those of CUDA. Built as docker/operator.Dockerfile says.
 ARG DEBIAN=debian:12-slim
 FROM ${DEBIAN} AS build
 WORKDIR /src
 COPY . .
 RUN tools/setup build cuda && cmake --preset release && \
-    cmake --build --preset release --target trainyard trainyard-agent trainyard-worker-cuda
+    cmake --build --preset release --target trainyard-agent trainyard-cuda trainyard-worker-cuda
 ARG SOURCE_DATE_EPOCH=0
 RUN tools/images/root worker-cuda --binaries build/release/bin --out /image
 

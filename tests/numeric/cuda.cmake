@@ -13,6 +13,7 @@ set(cuda_engine ${CMAKE_CURRENT_LIST_DIR}/cuda_engine)
 trainyard_emulated_test(cuda_engine LIBRARY worker_device_cuda
                         SOURCES ${cuda_engine}/call_faults.cc ${cuda_engine}/call_faults_test.cc ${cuda_engine}/cuda_attention_test.cc
                                 ${cuda_engine}/cuda_engine_test.cc ${cuda_engine}/cuda_fast_test.cc ${cuda_engine}/cuda_fault_test.cc ${cuda_engine}/cuda_graph_test.cc
+                                ${cuda_engine}/cuda_inference_test.cc
                                 ${cuda_engine}/cuda_streams_test.cc ${cuda_engine}/cuda_trace_test.cc
                                 ${CMAKE_CURRENT_LIST_DIR}/../support/fake_cublaslt.cc
                         DEPS worker_data worker_device worker_engine worker_job worker_matrix worker_rank worker_sample worker_checkpoint tests_comm_world checkpoint_test_support)

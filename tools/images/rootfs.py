@@ -19,7 +19,10 @@ PROGRAMS = {
 }
 ALWAYS = ["operator", "worker-cpu"]  # the others are made where they are named
 # Beside the folder of programs: what goes into an image under another name.
-BUILT_AS = {("worker-cuda", "trainyard-worker"): "../gpu/trainyard-worker-cuda"}
+BUILT_AS = {
+    ("worker-cuda", "trainyard-worker"): "../gpu/trainyard-worker-cuda",
+    ("worker-cuda", "trainyard"): "../gpu/trainyard-cuda",
+}
 UID = 65532  # "nonroot", as distroless images have it
 # Packages of which no file is taken: what their headers and static libraries give is in our programs.
 HEADERS = ["libboost-dev", "libcli11-dev", "libexpected-dev", "nlohmann-json3-dev"]

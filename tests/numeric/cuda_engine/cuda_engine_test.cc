@@ -187,7 +187,7 @@ TEST_P(CudaEngineTest, CheckpointsMoveBetweenDevices) {
     const auto reader = checkpoint::open_newest_good(files, job.root(), std::nullopt,
                                                      checkpoint::Verify::kAll, nullptr);
     ASSERT_TRUE(reader) << reader.error().message;
-    EXPECT_TRUE(TrainedModel::load(**reader, 1));  // on processors, whoever trained
+    EXPECT_TRUE(TrainedModel::load(**reader, {.threads = 1}));  // on processors, whoever trained
     with_engine(spec, !from_gpu, [&](Engine& engine) {
       const Status same = check_same_run(**reader, engine.spec(), "");
       EXPECT_TRUE(same) << same.error().message;

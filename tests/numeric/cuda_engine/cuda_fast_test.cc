@@ -196,7 +196,7 @@ TEST_P(CudaFastTest, ACheckpointGoesOnToTheSameBits) {
   const auto reader = checkpoint::open_newest_good(files, job.root(), std::nullopt,
                                                    checkpoint::Verify::kAll, nullptr);
   ASSERT_TRUE(reader) << reader.error().message;
-  EXPECT_TRUE(TrainedModel::load(**reader, 1)) << "on processors";
+  EXPECT_TRUE(TrainedModel::load(**reader, {.threads = 1})) << "on processors";
   with_gpu(spec, [&](Engine& engine) {
     ASSERT_TRUE(check_same_run(**reader, engine.spec(), ""));
     EngineState state(engine);

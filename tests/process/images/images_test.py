@@ -31,6 +31,7 @@ import rootfs  # noqa: E402
 import wheels  # noqa: E402
 
 PROGRAMS = {"operator": ["trainyard-operator"], "worker-cpu": ["trainyard-agent", "trainyard-worker", "trainyard"]}
+FOR_GPUS = ("trainyard-cuda", "trainyard-worker-cuda")
 LIMIT_BYTES = {"operator": 60_000_000, "worker-cpu": 90_000_000}
 EPOCH = 1_700_000_000
 binaries = None
@@ -86,7 +87,8 @@ class CudaImageTest(unittest.TestCase):
         self.folder = pathlib.Path(scratch.name)
         self.write_wheels(*self.NEEDED)
         (self.folder / "gpu").mkdir()
-        shutil.copy(binaries / "trainyard-operator", self.folder / "gpu/trainyard-worker-cuda")
+        for name in FOR_GPUS:
+            shutil.copy(binaries / "trainyard-operator", self.folder / "gpu" / name)
 
     def write_wheels(self, *needed):
         """Pins wheels whose libraries need others of these names."""
@@ -109,8 +111,7 @@ class CudaImageTest(unittest.TestCase):
     def assembled(self):
         programs = self.folder / "programs/bin"
         programs.mkdir(parents=True)
-        for name in ("trainyard-agent", "trainyard"):
-            (programs / name).symlink_to((binaries / name).resolve())
+        (programs / "trainyard-agent").symlink_to((binaries / "trainyard-agent").resolve())
         shutil.copytree(self.folder / "gpu", self.folder / "programs/gpu")
         root = self.folder / "root"
         return root, rootfs.assemble("worker-cuda", programs, root)
@@ -124,9 +125,11 @@ class CudaImageTest(unittest.TestCase):
             self.assertEqual(entries[name]["externalRefs"][0]["referenceLocator"], f"pkg:pypi/{name}@9.1")
         stated = {entry["fileName"] for entry in bill["files"]}
         self.assertLessEqual({"./usr/lib/nvidia/libcublasLt.so.13", "./usr/lib/nvidia/libnccl.so.2"}, stated)
-        built = (self.folder / "gpu/trainyard-worker-cuda").read_bytes()
-        self.assertEqual((root / "usr/bin/trainyard-worker").read_bytes(), rootfs.stripped(self.folder / "gpu/trainyard-worker-cuda"))
-        self.assertNotEqual(built, (binaries / "trainyard-worker").read_bytes())
+        for name in FOR_GPUS:
+            built = self.folder / "gpu" / name
+            shipped = name.removesuffix("-cuda")
+            self.assertEqual((root / "usr/bin" / shipped).read_bytes(), rootfs.stripped(built))
+            self.assertNotEqual(built.read_bytes(), (binaries / shipped).read_bytes())
         config = dockerfile.image_config(ROOT / "docker/worker-cuda.Dockerfile", {})
         self.assertIn(f"LD_LIBRARY_PATH=/{wheels.FOLDER}:/usr/local/nvidia/lib64", config["Env"])
 
@@ -181,9 +184,9 @@ class CudaImageTest(unittest.TestCase):
             file.write(b"x")
         self.assertIsNone(wheels.wheel_file(name, version, digest))
 
-    def test_without_the_worker_for_gpus_the_image_is_refused(self):
-        (self.folder / "gpu/trainyard-worker-cuda").unlink()
-        with self.assertRaisesRegex(packages.Fault, "trainyard-worker-cuda is not there"):
+    def test_without_a_program_for_gpus_the_image_is_refused(self):
+        (self.folder / "gpu/trainyard-cuda").unlink()
+        with self.assertRaisesRegex(packages.Fault, "trainyard-cuda is not there"):
             self.assembled()
 
     def test_real_pins_name_a_version_and_a_hash_each(self):

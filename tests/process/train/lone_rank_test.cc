@@ -200,6 +200,7 @@ TEST_F(LoneRankTest, ARunIsEvaluatedOnItsOwnHeldOutSet) {
   ASSERT_EQ(own.exit_code, 0) << own.err;
   const json scores = json::parse(own.out);
   EXPECT_EQ(scores["step"], 3);
+  EXPECT_EQ(scores["device"], "Cpu");
   ASSERT_EQ(scores["sets"].size(), 1U);
   EXPECT_EQ(scores["sets"][0]["set"], path("held") + ", " + path("more"));
   const Ended named =
@@ -264,6 +265,9 @@ TEST_F(LoneRankTest, ATrainedModelKnowsItsTokenizer) {
   }
   EXPECT_FALSE(std::filesystem::exists(exported));
   EXPECT_EQ(trainyard({"sample", checkpoints, "--tokens", "4", "--top-k", "1"}).exit_code, 0);
+  const Ended refused = trainyard({"sample", checkpoints, "--device", "Cuda"});
+  EXPECT_EQ(refused.exit_code, contract::kExitBadConfig);
+  EXPECT_THAT(refused.err, HasSubstr("--device: found Cuda, wanted Auto or Cpu: this program was"));
   const Ended ended =
       trainyard({"export", "--checkpoint", checkpoints, "--hugging-face", exported});
   EXPECT_EQ(ended.exit_code, 0) << ended.err;

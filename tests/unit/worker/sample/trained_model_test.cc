@@ -111,7 +111,7 @@ TEST_F(TrainedModelTest, TheRunsBatchesMayBeLargerThanOneProcessTakes) {
   const auto reader = checkpoint::open_newest_good(files_, job_.root(), std::nullopt,
                                                    checkpoint::Verify::kAll, nullptr);
   ASSERT_TRUE(reader) << reader.error().message;
-  const auto loaded = TrainedModel::load(**reader, 1);
+  const auto loaded = TrainedModel::load(**reader, {.threads = 1});
   ASSERT_TRUE(loaded) << loaded.error().message;
   EXPECT_EQ(text_of((*loaded)->engine(), 8), text_of(*trained, 8));
   const std::vector<int32_t> prompt = {5, 6, 7};
@@ -133,7 +133,7 @@ TEST_F(TrainedModelTest, AFolderIsTheModelThatItsCheckpointIs) {
   ASSERT_TRUE(exported) << exported.error().message;
   const auto opened = hf::load_model(folder);
   ASSERT_TRUE(opened) << opened.error().message;
-  const auto loaded = TrainedModel::load(**opened, spec_.data.sequence_length, 1);
+  const auto loaded = TrainedModel::load(**opened, spec_.data.sequence_length, {.threads = 1});
   ASSERT_TRUE(loaded) << loaded.error().message;
   EXPECT_EQ(text_of((*loaded)->engine(), 40), text_of(*trained, 40));
 }
