@@ -335,6 +335,21 @@ TEST_P(CudaFaultTest, RefusesMachinesByName) {
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
 }
 
+TEST_P(CudaFaultTest, MemoryThatAnotherProgramHasIsNotFree) {
+  simt::emulation_options().memory_bytes = int64_t{64} << 20;
+  void* others = nullptr;
+  ASSERT_EQ(cudaMalloc(&others, size_t{48} << 20), cudaSuccess);
+  with_device(small_spec(GetParam()), [](Device& device) {
+    const auto block = device.memory().allocate(int64_t{32} << 20);
+    ASSERT_FALSE(block);
+    EXPECT_EQ(block.error().code, ErrorCode::kUnavailable);
+    EXPECT_THAT(block.error().message,
+                ::testing::AllOf(HasSubstr(" of 67108864 bytes free, wanted 33554432 more"),
+                                 HasSubstr("or a GPU that nothing else uses")));
+  });
+  EXPECT_EQ(cudaFree(others), cudaSuccess);
+}
+
 TEST_P(CudaFaultTest, RefusesPartsThatTensorRanksCannotHave) {
   api::EngineSpec spec = testing::decoder_spec(GetParam());
   spec.model.family = api::ModelFamily::kLlama;

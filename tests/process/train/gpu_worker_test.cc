@@ -110,6 +110,20 @@ TEST_F(GpuWorkerTest, AStoppedRunResumesOnlyOnAGpu) {
   expect_nothing_left();
 }
 
+TEST_F(GpuWorkerTest, AutoLeavesARunOnTheProcessorItWasOn) {
+  write_job(1, "Cpu");
+  const std::string calm = hash_of_calm_run();
+  const auto stopped = run("{}", {{"TRAINYARD_FAULT", "0:1:4.3:stop"}});
+  ASSERT_TRUE(wait_until([&] { return step_shown() == 4; })) << output() << errors();
+  stopped->signal(SIGTERM);
+  ASSERT_EQ(running(kWorker).size(), 1U);
+  ::kill(running(kWorker)[0], SIGCONT);
+  expect_end(*stopped, 75);
+  write_job(1, "Auto");
+  expect_end(*run(), 0);
+  EXPECT_EQ(hash(), calm);
+}
+
 TEST_F(GpuWorkerTest, FaultsOfTheHardwareAreNoBugs) {
   const Json attempt = first_attempt(
       R"({"rank": 1, "fault": "late", "function": "cudaLaunchKernel", "at": 300, "error": 214})");
