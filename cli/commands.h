@@ -8,13 +8,13 @@
 #include "cli/command.h"
 #include "common/base/error.h"
 
-/// The sub-commands of `trainyard`. Each lives in `cli/<name>_command.cc`, which defines
-/// `register_<name>`, and is listed in cli/CMakeLists.txt by `trainyard_command(<name> DEPS ...)`;
-/// the calls are generated from that list, in its order.
 namespace trainyard::engine {
 struct CudaSupport;
 }
 
+/// The sub-commands of `trainyard`. Each lives in `cli/<name>_command.cc`, which defines
+/// `register_<name>`, and is listed in cli/CMakeLists.txt by `trainyard_command(<name> DEPS ...)`;
+/// the calls are generated from that list, in its order.
 namespace trainyard::cli {
 
 /// What a running command writes to and has for GPUs, and what it leaves: its exit code.

@@ -30,7 +30,7 @@ Each TOKENS path is one set: a token shard or a folder of shards. Without TOKENS
 run's own data.validation; evaluations during training score evaluation.sequences of its windows.
 Bits per byte can be compared between models with different tokenizers. Exit codes: 0 done; 64 wrong
 usage, or tokens of another tokenizer; 65 no good checkpoint, damaged tokens, or the model has
-diverged.)";
+diverged; 75 no memory, or the GPU fails.)";
 
 struct Options {
   std::string checkpoint;
@@ -118,9 +118,14 @@ Result<Score> evaluate_set(const NamedModel& named, const NamedSet& set, const O
                                              .micro_sequences = options.model.micro_sequences,
                                              .windows_max = options.sequences,
                                              .end_of_text = end_of_text}));
-  TRAINYARD_ASSIGN(const engine::EvaluationReport report,
-                   engine.evaluate(loader, loader.windows(), options.model.micro_sequences));
-  const double loss = report.loss;
+  auto report = engine.evaluate(loader, loader.windows(), options.model.micro_sequences);
+  if (!report) {
+    Error error = std::move(report).error();
+    if (error.code == ErrorCode::kUnavailable && engine.spec().device == api::DeviceKind::kCuda)
+      error.message += "; a smaller --micro-sequences takes less memory";
+    return error;
+  }
+  const double loss = report->loss;
   if (!std::isfinite(loss)) {
     return Error{ErrorCode::kInvalidData,
                  path +

@@ -29,8 +29,8 @@ constexpr char kFooter[] = R"(Examples:
   trainyard sample runs/gpt2/pvc/ckpt/gpt2/g1-step-0000001000 -o json
   trainyard sample models/Qwen2.5-0.5B --prompt "The people of "
 
-The same seed gives the same text. Exit codes: 0 done; 64 wrong usage or tokenizer; 65 no good
-checkpoint, or the model has diverged.)";
+On one device the same seed gives the same text. Exit codes: 0 done; 64 wrong usage or tokenizer; 65
+no good checkpoint, or the model has diverged; 75 no memory, or the GPU fails.)";
 
 struct Options {
   std::string checkpoint;

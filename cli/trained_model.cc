@@ -30,8 +30,15 @@ Result<engine::InferenceOptions> inference_options(const ModelOptions& options,
                  "use trainyard-cuda, which is built where CMake finds nvcc, or the trainyard of "
                  "the image trainyard/worker-cuda"};
   }
-  made.log = [&err = context.err](const std::string& line) { err << printable(line) << '\n'; };
   return made;
+}
+
+/// Where a GPU may be at fault, what to do without one.
+Error with_way_on(Error error, const engine::InferenceOptions& how) {
+  const bool may_be_gpus = how.device != api::DeviceKind::kCpu && how.cuda != nullptr;
+  if (may_be_gpus && error.code != ErrorCode::kInvalidData)
+    error.message += "; --device Cpu computes on the CPU";
+  return error;
 }
 
 Result<bool> is_model_folder(checkpoint::FileSystem& files, const std::filesystem::path& path) {
@@ -53,7 +60,9 @@ Result<NamedModel> load_folder(const std::filesystem::path& path, const ModelOpt
   const int64_t length =
       options.sequence_length > 0 ? options.sequence_length : std::min(positions, kFolderWindow);
   NamedModel named{.model = nullptr, .place = path, .step = std::nullopt};
-  TRAINYARD_ASSIGN(named.model, engine::TrainedModel::load(*folder, length, how));
+  auto model = engine::TrainedModel::load(*folder, length, how);
+  if (!model) return with_way_on(std::move(model).error(), how);
+  named.model = *std::move(model);
   return named;
 }
 
@@ -82,7 +91,9 @@ Result<NamedModel> load_model(checkpoint::FileSystem& files, const std::filesyst
   NamedModel named;
   PassedOver passed_over(context.err);
   const auto load = [&](checkpoint::CheckpointReader& reader) -> Status {
-    TRAINYARD_ASSIGN(named.model, engine::TrainedModel::load(reader, how));
+    auto model = engine::TrainedModel::load(reader, how);
+    if (!model) return with_way_on(std::move(model).error(), how);
+    named.model = *std::move(model);
     return {};
   };
   TRAINYARD_ASSIGN(const auto reader, read_checkpoint(files, path, load, passed_over));

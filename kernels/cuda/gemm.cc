@@ -302,7 +302,7 @@ Status Gemm::prepare(const GemmProblem& problem, const GemmOperands& operands,
   float best = -1;
   Heuristic choice = found.front();
   for (const Heuristic& candidate : found) {
-    if (found.size() == 1) break;  // nothing to choose from
+    if (found.size() == 1 || !options_.measures) break;
     plan->choice = candidate;
     const Result<float> ms = measure(*plan, problem, operands, stream);
     if (!ms) return ms.error();

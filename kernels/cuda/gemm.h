@@ -44,6 +44,8 @@ struct GemmOptions {
   size_t workspace_bytes = size_t{64} << 20U;
   /// Whether a sum over k may be split: faster where C is small, and bits depend on the plan.
   bool split_k = false;
+  /// Whether plans are measured; otherwise the first that cuBLASLt proposes is used.
+  bool measures = true;
   /// Measured plans are kept here, or nowhere (docs/formats/gemm-plans.md).
   std::filesystem::path plan_file;
   /// The GPU and its driver, in words: plans of another machine are measured again.

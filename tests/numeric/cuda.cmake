@@ -16,7 +16,7 @@ trainyard_emulated_test(cuda_engine LIBRARY worker_device_cuda
                                 ${cuda_engine}/cuda_inference_test.cc
                                 ${cuda_engine}/cuda_streams_test.cc ${cuda_engine}/cuda_trace_test.cc
                                 ${CMAKE_CURRENT_LIST_DIR}/../support/fake_cublaslt.cc
-                        DEPS worker_data worker_device worker_engine worker_job worker_matrix worker_rank worker_sample worker_checkpoint tests_comm_world checkpoint_test_support)
+                        DEPS cli_commands worker_data worker_device worker_engine worker_job worker_matrix worker_rank worker_sample worker_checkpoint tests_comm_world checkpoint_test_support)
 trainyard_emulated_test(cuda_ranks LIBRARY worker_device_cuda
                         SOURCES ${cuda_engine}/call_faults.cc ${cuda_engine}/cuda_ranks_test.cc ${cuda_engine}/cuda_tensor_test.cc ${cuda_engine}/hung_gpu_test.cc ${cuda_engine}/ranks_call_faults_test.cc
                                 ${CMAKE_CURRENT_LIST_DIR}/../support/fake_cublaslt.cc

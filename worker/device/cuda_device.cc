@@ -312,6 +312,7 @@ Result<std::unique_ptr<Device>> make_cuda_device(const CudaDeviceOptions& option
   }
   TRAINYARD_ASSIGN(auto gemm, kernels::cuda::Gemm::create(
                                   api, {.workspace_bytes = static_cast<size_t>(kGemmWorkspaceBytes),
+                                        .measures = options.measures,
                                         .plan_file = options.plan_file,
                                         .machine = facts.name + ", driver " +
                                                    std::to_string(facts.driver_version),

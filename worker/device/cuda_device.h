@@ -46,6 +46,8 @@ struct CudaDeviceOptions {
   bool graphs = true;
   /// Of Device::wait(), and of all else that waits for the GPU.
   std::chrono::milliseconds deadline = kDeviceDeadline;
+  /// Whether plans of products are measured, for shapes that come again and again.
+  bool measures = true;
   /// Measured plans of products are kept here, or nowhere.
   std::filesystem::path plan_file;
   /// Instead of the library that the machine has; not owned.

@@ -1,6 +1,7 @@
 #include "worker/engine/engine.h"
 
 #include <algorithm>
+#include <bit>
 #include <iterator>
 #include <limits>
 #include <map>
@@ -39,6 +40,12 @@ double mean_loss(const ControlWord& control) {
 
 std::span<std::byte> bytes_of(const std::unique_ptr<MemoryBlock>& block) {
   return block ? block->bytes() : std::span<std::byte>();
+}
+
+/// Memory for prompts grows by doubling: each longer one would be planned anew.
+int64_t rows_planned_for(int64_t prompt) {
+  constexpr int64_t kLeast = 256;
+  return std::max(kLeast, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(prompt))));
 }
 
 /// Hands out one micro-batch: the prompt of next_logits.
@@ -433,10 +440,9 @@ Result<std::span<const float>> Engine::next_logits(std::span<const int32_t> toke
   logits_.resize(static_cast<size_t>(model_.padded_vocab));
   const std::span<std::byte> logits = std::as_writable_bytes(std::span(logits_));
   TRAINYARD_TRY(grow(device_logits_, std::ssize(logits)));
-  TRAINYARD_TRY(prepare_forward({.rows = model_.max_positions,
-                                 .tokens_per_sample = model_.max_positions,
-                                 .formats = formats_,
-                                 .has_targets = false}));
+  const int64_t rows = std::min(model_.max_positions, rows_planned_for(length));
+  TRAINYARD_TRY(prepare_forward(
+      {.rows = rows, .tokens_per_sample = rows, .formats = formats_, .has_targets = false}));
   if (sampling_.program.empty()) {
     TRAINYARD_ASSIGN(sampling_, lower_forward(1, [](int) { return 1; }));
   }

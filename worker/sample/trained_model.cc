@@ -1,7 +1,9 @@
 #include "worker/sample/trained_model.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "common/api/numerics.h"
 #include "common/io/control_group.h"
 #include "worker/comm/factory.h"
 #include "worker/device/cpu_device.h"
@@ -14,15 +16,17 @@
 namespace trainyard::engine {
 namespace {
 
-/// What the model is computed on; `spec` has no device yet.
-Result<api::DeviceKind> choose_device(const api::EngineSpec& spec,
-                                      const InferenceOptions& options) {
-  TRAINYARD_ASSIGN(const api::DeviceKind found, resolve_device(options.device, 0, options.cuda));
-  if (found == api::DeviceKind::kCpu) return found;
-  const Status fits = check_kernel_limits(spec, limits_of(found), /*trains=*/false);
-  if (fits) return found;
-  if (options.device == api::DeviceKind::kAuto) return api::DeviceKind::kCpu;
-  return fits.error();
+/// `spec` on the device that the options come to.
+Result<api::EngineSpec> on_device(api::EngineSpec spec, const InferenceOptions& options) {
+  TRAINYARD_ASSIGN(spec.device, resolve_device(options.device, 0, options.cuda));
+  if (spec.device == api::DeviceKind::kCpu) return spec;
+  api::EngineSpec on_gpu = spec;
+  on_gpu.numerics = api::moved_to(spec.numerics, spec.device);
+  const Status fits = check_kernel_limits(on_gpu, limits_of(spec.device), /*trains=*/false);
+  if (fits) return on_gpu;
+  if (options.device != api::DeviceKind::kAuto) return fits.error();
+  spec.device = api::DeviceKind::kCpu;
+  return spec;
 }
 
 int threads_of(const InferenceOptions& options) {
@@ -36,11 +40,22 @@ Result<std::unique_ptr<Device>> make_gpu(const api::EngineSpec& spec,
     shapes.rows = std::max(shapes.rows, spec.model.max_positions);
     if (shapes.rotary_positions > 0) shapes.rotary_positions = spec.model.max_positions;
   }
-  return options.cuda->make(
-      {.host_threads = threads_of(options), .shapes = shapes, .graphs = false, .log = options.log});
+  shapes.library_attention = 0;  // its scratch is for backward passes
+  return options.cuda->make({.host_threads = threads_of(options),
+                             .shapes = shapes,
+                             .graphs = false,
+                             .measures = !options.samples});  // each prompt has another length
 }
 
 }  // namespace
+
+TrainedModel::~TrainedModel() {
+  if (device_ == nullptr || !device_->is_stuck()) return;
+  // Memory of a GPU whose kernel hangs cannot be freed: that waits for the kernel.
+  (void)engine_.release();
+  (void)device_.release();
+  (void)alone_.release();
+}
 
 Result<std::unique_ptr<TrainedModel>> TrainedModel::create(api::EngineSpec spec,
                                                            const InferenceOptions& options) {
@@ -50,7 +65,7 @@ Result<std::unique_ptr<TrainedModel>> TrainedModel::create(api::EngineSpec spec,
   spec.batch = {.global_sequences = options.micro_sequences,
                 .micro_sequences = options.micro_sequences};
   spec.parallelism = {};
-  TRAINYARD_ASSIGN(spec.device, choose_device(spec, options));
+  TRAINYARD_ASSIGN(spec, on_device(std::move(spec), options));
   TRAINYARD_ASSIGN(model->alone_,
                    comm::make_communicator(comm::TransportKind::kLocal,
                                            {.endpoints = {{.rank = 0}}, .job_uid = "sample"}, {}));

@@ -1,8 +1,6 @@
 #pragma once
 
-#include <functional>
 #include <memory>
-#include <string>
 
 #include "worker/checkpoint/reader.h"
 #include "worker/comm/communicator.h"
@@ -20,8 +18,6 @@ struct InferenceOptions {
   const CudaSupport* cuda = nullptr;  ///< null: the program has no CUDA
   int64_t micro_sequences = 1;        ///< at most, of evaluate()
   bool samples = true;                ///< next_logits() is called, too
-  /// See CudaDeviceOptions.
-  std::function<void(const std::string& line)> log;
 };
 
 /// A model out of a checkpoint or a Hugging Face folder, in one process, for sampling and
@@ -38,6 +34,10 @@ class TrainedModel {
   static Result<std::unique_ptr<TrainedModel>> load(const hf::HfModel& folder,
                                                     int64_t sequence_length,
                                                     const InferenceOptions& options);
+
+  ~TrainedModel();
+  TrainedModel(const TrainedModel&) = delete;
+  TrainedModel& operator=(const TrainedModel&) = delete;
 
   Engine& engine() { return *engine_; }
 

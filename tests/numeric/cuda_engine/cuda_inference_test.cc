@@ -1,16 +1,24 @@
 // Checkpoints that are evaluated and sampled on an emulated GPU, as `trainyard evaluate` and
 // `trainyard sample` do.
 
+#include <memory>
 #include <optional>
 #include <span>
+#include <sstream>
+#include <string>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
+#include "cli/commands.h"
 #include "tests/numeric/cuda_engine/one_rank.h"
+#include "tests/support/temporary_directory.h"
 #include "tests/unit/worker/checkpoint/job_directory.h"
 #include "worker/checkpoint/reader.h"
+#include "worker/data/token_writer.h"
+#include "worker/device/cuda_device.h"
 #include "worker/job/engine_state.h"
 #include "worker/matrix/world.h"
 #include "worker/sample/trained_model.h"
@@ -38,8 +46,7 @@ class CudaInferenceTest : public CudaEngineTest {
   }
   /// Trains a step on that device and saves. Returns the loss of held-out windows.
   double save_trained(const api::EngineSpec& spec, bool on_gpu) {
-    job_.emplace("/job");
-    files_.emplace();
+    job_.emplace();
     double loss = 0;
     with_engine(spec, on_gpu, [&](Engine& engine) {
       EXPECT_TRUE(engine.initialize());
@@ -47,13 +54,13 @@ class CudaInferenceTest : public CudaEngineTest {
       matrix::StreamBatches batches(stream, spec, 1, 0);
       ASSERT_TRUE(engine.step(batches));
       EngineState state(engine);
-      checkpoint::testing::save_first(*files_, *job_, *state.snapshot());
+      checkpoint::testing::save_first(files_, *job_, *state.snapshot());
       loss = loss_of(engine);
     });
     return loss;
   }
   Result<std::unique_ptr<TrainedModel>> load(api::DeviceKind device, bool samples = true) {
-    auto reader = checkpoint::open_newest_good(*files_, job_->root(), std::nullopt,
+    auto reader = checkpoint::open_newest_good(files_, job_->root(), std::nullopt,
                                                checkpoint::Verify::kAll, nullptr);
     EXPECT_TRUE(reader) << reader.error().message;
     return TrainedModel::load(**reader, {.threads = 1,
@@ -81,7 +88,7 @@ class CudaInferenceTest : public CudaEngineTest {
   double bound() const { return GetParam() == api::NumberFormat::kFP32 ? 1e-4 : 0.02; }
 
   const CudaSupport support_ = {find_cuda_device, make_device, nullptr};
-  std::optional<checkpoint::testing::MemoryFileSystem> files_;
+  checkpoint::PosixFileSystem files_;
   std::optional<checkpoint::testing::JobDirectory> job_;
 };
 INSTANTIATE_TEST_SUITE_P(Precisions, CudaInferenceTest, ::testing::ValuesIn(testing::precisions()));
@@ -89,9 +96,10 @@ INSTANTIATE_TEST_SUITE_P(Precisions, CudaInferenceTest, ::testing::ValuesIn(test
 TEST_P(CudaInferenceTest, LossAndLogitsAreThoseOfProcessors) {
   for (const bool is_gpt2 : {true, false}) {
     const bool trained_on_gpu = is_gpt2;
-    const double trained = save_trained(
-        smaller_if_watched(is_gpt2 ? small_spec(GetParam()) : decoder_spec(GetParam())),
-        trained_on_gpu);
+    api::EngineSpec spec =
+        smaller_if_watched(is_gpt2 ? small_spec(GetParam()) : decoder_spec(GetParam()));
+    spec.model.max_positions = 40;  // more than a micro-batch has rows
+    const double trained = save_trained(spec, trained_on_gpu);
     const auto on_processors = load(api::DeviceKind::kCpu);
     const auto on_gpu = load(api::DeviceKind::kAuto);
     ASSERT_TRUE(on_processors) << on_processors.error().message;
@@ -114,12 +122,23 @@ TEST_P(CudaInferenceTest, LossAndLogitsAreThoseOfProcessors) {
   }
 }
 
+/// Cuts of a processor's sums may not fit a GPU's products; its own may be others.
+TEST_P(CudaInferenceTest, CutsOfAProcessorsSumsStayThere) {
+  api::EngineSpec spec = testing::tiny(small_spec(GetParam()));
+  spec.device = api::DeviceKind::kCpu;
+  spec.numerics = {.tensor_chunks = 3};
+  save_trained(spec, /*on_gpu=*/false);
+  const auto loaded = load(api::DeviceKind::kCuda);
+  ASSERT_TRUE(loaded) << loaded.error().message;
+  EXPECT_LE(loaded.value()->engine().spec().numerics.tensor_chunks.value_or(0), 1);
+}
+
 /// Evaluating alone needs no memory for prompts.
 TEST_P(CudaInferenceTest, EvaluatesWithoutRoomForPrompts) {
   api::EngineSpec spec = testing::tiny(small_spec(GetParam()));
   spec.model.max_positions = 4096;
   save_trained(spec, /*on_gpu=*/false);
-  int64_t bytes[2];
+  int64_t bytes[2] = {};
   for (const bool samples : {false, true}) {
     const auto loaded = load(api::DeviceKind::kCuda, samples);
     ASSERT_TRUE(loaded) << loaded.error().message;
@@ -127,6 +146,37 @@ TEST_P(CudaInferenceTest, EvaluatesWithoutRoomForPrompts) {
     bytes[samples ? 1 : 0] = simt::allocated_bytes();
   }
   EXPECT_LT(bytes[0], bytes[1]);
+}
+
+TEST_P(CudaInferenceTest, CommandsComputeWhereTheyAreTold) {
+  const api::EngineSpec spec = testing::tiny(small_spec(GetParam()));
+  save_trained(spec, /*on_gpu=*/true);
+  const testing_support::TemporaryDirectory folder;
+  const std::string tokens = (folder.path() / "tokens").string();
+  auto writer = *data::TokenWriter::create(
+      tokens, {.token_bytes = 4, .vocabulary = spec.model.vocab, .tokenizer = "none"});
+  ASSERT_TRUE(writer.append(stream_of(spec)));
+  ASSERT_TRUE(writer.finish());
+  const auto ran = [&](std::vector<std::string> command, const std::string& device) {
+    command.insert(command.end(), {"--device", device, "-o", "json"});
+    std::ostringstream out;
+    std::ostringstream err;
+    EXPECT_EQ(cli::run(command, out, err, &support_), 0) << err.str();
+    return nlohmann::json::parse(out.str(), nullptr, false).value("device", "none");
+  };
+  const std::string root = job_->root().string();
+  for (const std::string device : {"Cpu", "Cuda"}) {
+    EXPECT_EQ(ran({"evaluate", root, tokens, "--sequences", "3"}, device), device);
+    EXPECT_EQ(ran({"sample", root, "--tokens", "2", "--tokenizer", "bytes"}, device), device);
+  }
+  EXPECT_EQ(ran({"evaluate", root, tokens, "--sequences", "3"}, "Auto"), "Cuda");
+  simt::emulation_options().memory_bytes = 100'000;
+  std::ostringstream out;
+  std::ostringstream err;
+  EXPECT_EQ(cli::run({"sample", root, "--tokenizer", "bytes"}, out, err, &support_), 75);
+  EXPECT_THAT(err.str(), HasSubstr("; --device Cpu computes on the CPU"));
+  simt::reset_emulation();
+  simt::emulation_options() = {};
 }
 
 TEST_P(CudaInferenceTest, AutoLeavesModelsThatNoKernelTakesToProcessors) {

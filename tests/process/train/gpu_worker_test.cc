@@ -122,6 +122,7 @@ TEST_F(GpuWorkerTest, AutoLeavesARunOnTheProcessorItWasOn) {
   write_job(1, "Auto");
   expect_end(*run(), 0);
   EXPECT_EQ(hash(), calm);
+  expect_nothing_left();
 }
 
 TEST_F(GpuWorkerTest, FaultsOfTheHardwareAreNoBugs) {
