@@ -46,6 +46,7 @@ inline api::ParallelismSpec pipeline(int64_t ranks, api::PipelineSchedule schedu
 inline std::vector<Layout> layouts() {
   constexpr auto kGPipe = api::PipelineSchedule::kGPipe;
   constexpr auto kOneFOneB = api::PipelineSchedule::kOneFOneB;
+  constexpr auto kInterleaved = api::PipelineSchedule::kInterleaved;
   std::vector<Layout> all = {
       {"OneRankOfFourGrains", 1, 8, data_parallel(1, 0), false},
       {"ReplicasOf2", 2, 4, data_parallel(0, 1)},
@@ -66,11 +67,18 @@ inline std::vector<Layout> layouts() {
       {"OneFOneBOf2By2Zero1", 4, 2, pipeline(2, kOneFOneB), false},
       {"OneFOneBOf2By2Zero3", 4, 2, pipeline(2, kOneFOneB, 3), false},
       {"OneFOneBOf3Recomputed", 3, 2, pipeline(3, kOneFOneB), false},
-      {"InterleavedOf2", 2, 2, pipeline(2, api::PipelineSchedule::kInterleaved), false},
+      {"InterleavedOf2", 2, 2, pipeline(2, kInterleaved), false},
+      {"InterleavedOf2By2Zero1", 4, 2, pipeline(2, kInterleaved), false},
+      {"OneFOneBOf2By2OfTwoGrains", 4, 4, pipeline(2, kOneFOneB), false},
+      {"InterleavedOf2RecomputedOfTwoGrains", 2, 4, pipeline(2, kInterleaved), false},
   };
   all[3].parallelism.recompute = api::Recompute::kSelective;
   all[18].parallelism.recompute = api::Recompute::kFull;
-  all[19].parallelism.chunks_per_stage = 2;
+  all[22].parallelism.recompute = api::Recompute::kFull;
+  for (Layout& layout : all) {
+    if (layout.parallelism.pipeline_schedule == kInterleaved)
+      layout.parallelism.chunks_per_stage = 2;
+  }
   return all;
 }
 
