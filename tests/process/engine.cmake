@@ -12,7 +12,7 @@ add_dependencies(divergence_test trainyard trainyard-agent trainyard-worker trai
 trainyard_test(hang_test TIER process TIMING TIMEOUT 1200 NOT_UNDER thread
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/hang/hang_test.cc
   DEPS run_test_support)
-add_dependencies(hang_test trainyard trainyard-agent trainyard-worker)
+add_dependencies(hang_test trainyard trainyard-agent trainyard-worker gpu_worker_emulated)
 # As above.
 trainyard_test(inputs_test TIER process TIMEOUT 600 NOT_UNDER thread
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/train/inputs_test.cc

@@ -42,6 +42,7 @@ struct HangJob {
   int ranks = 2;
   int layers = 1;
   std::string parallelism;  ///< of the manifest; empty: as it is by default
+  bool on_gpus = false;     ///< emulated ones, with a smaller batch
 };
 
 std::string manifest_of(const HangJob& job) {
@@ -50,6 +51,11 @@ std::string manifest_of(const HangJob& job) {
           ? ""
           : "    evaluation: {everySteps: " + std::to_string(job.evaluation_steps) + "}\n";
   const std::string validation = evaluation.empty() ? "" : ", validation: [data/train]";
+  const std::string heads = job.on_gpus ? ", hidden: 64, heads: 1" : ", hidden: 16, heads: 2";
+  const std::string batch = job.on_gpus ? R"({globalSequences: 4, microSequences: 1}
+    device: Cuda
+    runtime: {threads: 1, memoryCheck: Warn})"
+                                        : "{globalSequences: 12, microSequences: 2}";
   return R"(
 apiVersion: trainyard.dev/v1alpha1
 kind: TrainingJob
@@ -61,10 +67,11 @@ spec:
   engine:)" +
          (job.parallelism.empty() ? "" : "\n    parallelism: " + job.parallelism) + R"(
     model: {family: GPT2, layers: )" +
-         std::to_string(job.layers) + R"(, hidden: 16, heads: 2, vocab: 257, maxPositions: 16}
+         std::to_string(job.layers) + heads + R"(, vocab: 257, maxPositions: 16}
     data: {tokens: [data/train])" +
          validation + R"(, sequenceLength: 16}
-    batch: {globalSequences: 12, microSequences: 2}
+    batch: )" +
+         batch + R"(
     steps: )" +
          std::to_string(job.steps) + "\n" + evaluation +
          "  checkpointPolicy: {storage: {persistentVolumeClaim: {claimName: ckpt}}, everySteps: " +
@@ -79,8 +86,10 @@ class HangTest : public RunFixture {
   /// A job of ranks of the real engine.
   std::unique_ptr<ChildProcess> train(const HangJob& job) {
     write("job.yaml", manifest_of(job));
-    return start({{"TRAINYARD_WORKER", testing_support::program_path("trainyard-worker")},
-                  {"TRAINYARD_FAULT", job.fault}});
+    return start(
+        {{"TRAINYARD_WORKER", job.on_gpus ? testing_support::build_path("gpu/gpu_worker_emulated")
+                                          : testing_support::program_path("trainyard-worker")},
+         {"TRAINYARD_FAULT", job.fault}});
   }
 
   /// Pid of a rank; 0 when it does not run.
@@ -206,6 +215,27 @@ TEST_F(HangTest, AStoppedRankOfAMeshIsNamedWhereverItIs) {
                                               .layers = 4,
                                               .parallelism = parallelism});
       EXPECT_THAT(message, HasSubstr("rank " + std::to_string(rank) + " has stood at step 30"));
+      std::filesystem::remove_all(run_dir());
+    }
+  }
+}
+
+// Others wait in threads of their groups, and their own threads run ahead of their GPUs.
+TEST_F(HangTest, AStoppedRankOnAnEmulatedGpuIsNamedWhereverItIs) {
+  if (testing_support::kSanitized) return;  // a step would take longer than the bound
+  int64_t index = 0;
+  for (const auto& [ranks, parallelism] :
+       {std::pair(2, "{zeroStage: 3}"), std::pair(4, "{pipeline: 2, zeroStage: 0}")}) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      if (!testing_support::in_sample("a rank on a GPU that is stopped", index++, 6)) continue;
+      SCOPED_TRACE(parallelism + (", rank " + std::to_string(rank)));
+      const std::string message = blamed_for({.steps = 5,
+                                              .most_stall_s = 3,
+                                              .fault = std::to_string(rank) + ":1:2.3:stop",
+                                              .ranks = ranks,
+                                              .parallelism = parallelism,
+                                              .on_gpus = true});
+      EXPECT_THAT(message, HasSubstr("rank " + std::to_string(rank) + " has stood at step 2"));
       std::filesystem::remove_all(run_dir());
     }
   }
