@@ -4,6 +4,8 @@
 //   devices        GPUs that the process sees; absent: one per rank of the machine
 //   memoryBytes    of each
 //   name           of each, as a driver calls it
+//   capabilityMajor  of each: 9 in 9.0
+//   ofRank         by rank: members that its process has in place of the others
 //   deadlineMs     of waits for the GPU, where the fault is
 //   rank           whose process the fault is in, in the first generation
 //   fault          "error", "late" (what the call enqueued fails) or "never" (it is never done)
@@ -43,16 +45,19 @@ Result<std::unique_ptr<Device>> make(const CudaDeviceOptions& asked) {
 }
 
 void set_up_emulation() {
-  const auto asked = nlohmann::json::parse(environment("TRAINYARD_EMULATION", "{}"));
+  const std::string rank = environment(contract::kEnvRank, "0");
+  auto asked = nlohmann::json::parse(environment("TRAINYARD_EMULATION", "{}"));
+  const auto none = nlohmann::json::object();
+  asked.update(asked.value("ofRank", none).value(rank, none));
   const int ranks = std::stoi(environment(contract::kEnvLocalWorldSize, "1"));
   simt::EmulationOptions& options = simt::emulation_options();
   options.print_errors = false;
   options.devices = asked.value("devices", ranks);
   options.memory_bytes = asked.value("memoryBytes", options.memory_bytes);
   options.name = asked.value("name", options.name);
+  options.capability_major = asked.value("capabilityMajor", options.capability_major);
 
   const bool is_first = environment(contract::kEnvGeneration, "1") == "1";
-  const std::string rank = environment(contract::kEnvRank, "0");
   if (!is_first || !asked.contains("fault") || rank != std::to_string(asked.value("rank", 0)))
     return;
   if (asked.contains("deadlineMs"))

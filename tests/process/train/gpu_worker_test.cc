@@ -2,6 +2,7 @@
 // and the error of a GPU decides the class of the failure.
 #include <csignal>
 #include <filesystem>
+#include <map>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -37,6 +38,8 @@ spec:
     batch: {globalSequences: 2, microSequences: 1}
     precision: {compute: )" +
                           precision_ + R"(}
+    parallelism: )" + parallelism_ +
+                          R"(
     steps: 6
     runtime: {threads: 1, memoryCheck: Warn}
   checkpointPolicy: {storage: {persistentVolumeClaim: {claimName: ckpt}}, everySteps: 3}
@@ -44,12 +47,26 @@ spec:
                           more + "}\n");
   }
   std::string precision_ = "FP32";
+  std::string parallelism_ = "{zeroStage: 1}";
   std::unique_ptr<testing_support::ChildProcess> run(const std::string& emulation = "{}",
                                                      Environment more = {},
                                                      std::vector<std::string> options = {}) {
     more["TRAINYARD_WORKER"] = testing_support::build_path("gpu/" + std::string(kWorker));
     more["TRAINYARD_EMULATION"] = emulation;
     return start(std::move(more), std::move(options));
+  }
+  /// Whether the agent of a pod has asked its ranks to end.
+  bool is_ending() const {
+    std::error_code none;
+    for (const auto& entry :
+         std::filesystem::recursive_directory_iterator(run_dir() / "pods", none)) {
+      const bool is_agents = entry.path().filename() == "log";
+      if (is_agents && testing_support::content_of(entry.path()).find("\"message\":\"ending\"") !=
+                           std::string::npos) {
+        return true;
+      }
+    }
+    return false;
   }
   std::string hash() const { return summary().value("stateHash", "none"); }
   /// That of a run that nothing happens to; the run directory is removed.
@@ -70,16 +87,94 @@ spec:
 
 TEST_F(GpuWorkerTest, AKilledRankIsReplacedAndTheBitsAreTheSame) {
   const std::string calm = hash_of_calm_run();
-  expect_end(*run("{}", {{"TRAINYARD_FAULT", "1:1:4.3:kill"}}), 0);
+  for (const int rank : {0, 1}) {
+    expect_end(*run("{}", {{"TRAINYARD_FAULT", std::to_string(rank) + ":1:4.3:kill"}}), 0);
+    EXPECT_EQ(hash(), calm);
+    EXPECT_FALSE(status()["progress"].contains("slowestRank"))
+        << "times of enqueueing tell nothing";
+    EXPECT_THAT(output() + errors(),
+                ::testing::ContainsRegex("Auto exchanges data through host memory: rank 0 sends "
+                                         "[0-9.]*[1-9][0-9.]* MiB per step; to exchange from GPU"));
+    const Json attempt = status()["attempts"][0];
+    EXPECT_EQ(attempt.value("class", ""), "Infrastructure") << attempt.dump(1);
+    EXPECT_EQ(attempt.value("rank", -1), rank) << attempt.dump(1);
+    expect_nothing_left();
+    std::filesystem::remove_all(run_dir());
+  }
+}
+
+TEST_F(GpuWorkerTest, AStoppedRunResumesInAnotherLayoutAndThenOnTheCpu) {
+  const std::string calm = hash_of_calm_run();
+  const auto stopped = run("{}", {{"TRAINYARD_FAULT", "0:1:2.3:stop"}});
+  ASSERT_TRUE(wait_until([&] { return step_shown() == 2; })) << output() << errors();
+  stopped->signal(SIGTERM);
+  ASSERT_TRUE(wait_until([&] { return is_ending(); })) << output() << errors();
+  for (const pid_t rank : running(kWorker))
+    ::kill(rank, SIGCONT);
+  expect_end(*stopped, 75);
+  EXPECT_GE(status()["checkpoint"].value("lastStep", 0), 2) << status().dump(1);
+
+  parallelism_ = "{pipeline: 2}";
+  write_job();
+  expect_end(*run(), 0);
   EXPECT_EQ(hash(), calm);
-  EXPECT_FALSE(status()["progress"].contains("slowestRank")) << "times of enqueueing tell nothing";
-  EXPECT_THAT(output() + errors(),
-              ::testing::ContainsRegex("Auto exchanges data through host memory: rank 0 sends "
-                                       "[0-9.]*[1-9][0-9.]* MiB per step; to exchange from GPU"));
-  const Json attempt = status()["attempts"][0];
-  EXPECT_EQ(attempt.value("class", ""), "Infrastructure") << attempt.dump(1);
-  EXPECT_EQ(attempt.value("rank", -1), 1) << attempt.dump(1);
+  write_job(2, "Cpu");
+  expect_end(*run("{}", {}, {"--steps", "8"}), 0);
+  EXPECT_EQ(summary().value("step", 0), 8);
+  EXPECT_THAT(output() + errors(), HasSubstr("engine.device: up to step 6 the run was on a GPU"));
   expect_nothing_left();
+}
+
+TEST_F(GpuWorkerTest, RanksThatCannotComputeAlikeAreRefusedByName) {
+  expect_end(*run(R"({"ofRank": {"1": {"devices": 0}}})"), 64);
+  const Json attempt = status()["attempts"][0];
+  EXPECT_EQ(attempt.value("rank", -1), 1) << attempt.dump(1);
+  EXPECT_THAT(attempt.value("message", ""),
+              HasSubstr("found Cuda, 0 GPUs that this process sees, wanted at least 2"));
+  expect_nothing_left();
+  std::filesystem::remove_all(run_dir());
+  expect_end(*run(R"({"ofRank": {"1": {"capabilityMajor": 8}}})"), 64);
+  EXPECT_THAT(status()["attempts"][0].value("message", ""),
+              HasSubstr("found ranks on GPUs of compute capability 8.0 and 9.0, wanted one kind"));
+  expect_nothing_left();
+}
+
+/// Each of two ranks shows a buffer whole, of which it sends a part and the other one the rest. A
+/// message is shown by both ends.
+TEST_F(GpuWorkerTest, TheBytesThroughTheHostAreThoseOfThePlan) {
+  // By track of the trace: what the plan calls its group.
+  const std::map<int, std::string> groups = {
+      {4, "shard"},       {5, "replica"},   {6, "tied"},      {7, "activations"},
+      {8, "activations"}, {9, "gradients"}, {10, "gradients"}};
+  for (const char* parallelism : {"{zeroStage: 0}", "{zeroStage: 3}", "{pipeline: 2}"}) {
+    SCOPED_TRACE(parallelism);
+    parallelism_ = parallelism;
+    write_job();
+    expect_end(*run("{}", {}, {"--trace=10"}), 0);
+    const Json trace =
+        Json::parse(testing_support::content_of(run_dir() / "trace.json"), nullptr, false);
+    std::map<std::string, int64_t> shown;
+    for (const Json& event : trace.value("traceEvents", Json::array())) {
+      const auto group = groups.find(event.value("tid", -1));
+      if (group == groups.end() || event.value("cat", "") != "collective") continue;
+      shown[group->second] += event["args"].value("bytes", int64_t{0});
+    }
+    ASSERT_EQ(
+        trainyard({"plan", (folder() / "job.yaml").string(), "-o", "json"}, "plan-").exit_code, 0);
+    const Json plan =
+        Json::parse(testing_support::content_of(folder() / "plan-out"), nullptr, false);
+    std::map<std::string, int64_t> planned;
+    for (const Json& alike : plan.value("rankGroups", Json::array())) {
+      const auto ranks = static_cast<int64_t>(alike["ranks"].size());
+      for (const Json& sent : alike["sentPerStep"]) {
+        if (sent.value("group", "") == "world") continue;  // the control word, in host memory
+        planned[sent.value("group", "")] += 2 * 6 * ranks * sent.value("bytes", int64_t{0});
+      }
+    }
+    EXPECT_FALSE(planned.empty());
+    EXPECT_EQ(shown, planned);
+    std::filesystem::remove_all(run_dir());
+  }
 }
 
 TEST_F(GpuWorkerTest, AStoppedRunResumesOnlyOnAGpu) {
