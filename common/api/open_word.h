@@ -2,7 +2,6 @@
 
 #include <optional>
 #include <string>
-#include <utility>
 
 namespace trainyard::api {
 
@@ -12,10 +11,10 @@ template <class E>
 class OpenWord {
  public:
   OpenWord(E value = {}) : value_(value) {}  // it is one
-  static OpenWord unknown(std::string word) {
+  static OpenWord unknown(const std::string& word) {
     OpenWord open;
     open.value_.reset();
-    open.unknown_ = std::move(word);
+    open.unknown_ = word;
     return open;
   }
 
