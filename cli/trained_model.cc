@@ -8,6 +8,7 @@
 #include "common/api/enum_names.h"
 #include "common/io/path_exists.h"
 #include "control/local/job_store.h"
+#include "worker/device/device_choice.h"
 
 namespace trainyard::cli {
 namespace {
@@ -35,7 +36,8 @@ Result<engine::InferenceOptions> inference_options(const ModelOptions& options,
 
 /// Where a GPU may be at fault, what to do without one.
 Error with_way_on(Error error, const engine::InferenceOptions& how) {
-  const bool may_be_gpus = how.device != api::DeviceKind::kCpu && how.cuda != nullptr;
+  const auto device = engine::resolve_device(how.device, 0, how.cuda);
+  const bool may_be_gpus = !device || *device == api::DeviceKind::kCuda;
   if (may_be_gpus && error.code != ErrorCode::kInvalidData)
     error.message += "; --device Cpu computes on the CPU";
   return error;

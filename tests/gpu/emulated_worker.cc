@@ -5,7 +5,7 @@
 //   memoryBytes    of each
 //   name           of each, as a driver calls it
 //   capabilityMajor  of each: 9 in 9.0
-//   ofRank         by rank: members that its process has in place of the others
+//   ofRank         object by rank; its members override those above for that rank
 //   deadlineMs     of waits for the GPU, where the fault is
 //   rank           whose process the fault is in, in the first generation
 //   fault          "error", "late" (what the call enqueued fails) or "never" (it is never done)

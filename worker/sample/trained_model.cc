@@ -60,8 +60,8 @@ TrainedModel::~TrainedModel() {
 Result<std::unique_ptr<TrainedModel>> TrainedModel::create(api::EngineSpec spec,
                                                            const InferenceOptions& options) {
   auto model = std::unique_ptr<TrainedModel>(new TrainedModel());
-  // Of the run nothing matters but its model: its batches may be more than one process takes, and
-  // its instruction set, which changes no bit, one that this machine lacks.
+  // Only the run's model matters: its batches may be more than one process takes, and its
+  // instruction set, which changes no bit, one that this machine lacks.
   spec.batch = {.global_sequences = options.micro_sequences,
                 .micro_sequences = options.micro_sequences};
   spec.parallelism = {};

@@ -137,30 +137,31 @@ TEST_F(ElasticTest, PodsThatFindNoNodeAreWaitedForAndThenDoneWithout) {
 /// Each has six of twelve nodes and needs eight: one lets go, and the other runs first.
 TEST_F(ElasticTest, TwoGangsThatHoldEachOtherUpBothComplete) {
   const std::string more = name_space() + "-more";
+  const std::string shared = name_space() + "-shared";
   const auto placed = [&](const char* name) {
     const std::vector<Json> all = pods(name);
     return std::count_if(all.begin(), all.end(), [](const Json& pod) {
       return !text(at(pod, "spec"), "nodeName").empty();
     });
   };
-  const auto gang = [&](const char* name, int64_t timeout) {
-    Json made = job_manifest(name, 8);
-    made["spec"]["scheduling"] = {{"gangTimeoutSeconds", timeout}};
-    place(made, name_space());
-    return made;
+  const auto apply_gang = [&](const char* name, const std::string& site, int64_t timeout) {
+    Json gang = job_manifest(name, 8);
+    gang["spec"]["scheduling"] = {{"gangTimeoutSeconds", timeout}};
+    place(gang, name_space());
+    Json& pod = gang["spec"]["template"]["spec"];
+    pod.erase("nodeSelector");
+    const Json sites = {{"key", "site"}, {"operator", "In"}, {"values", {site, shared}}};
+    pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+       ["nodeSelectorTerms"] = Json::array({{{"matchExpressions", Json::array({sites})}}});
+    apply(gang);
+    EXPECT_TRUE(wait_until([&] { return placed(name) == 6; })) << name;
   };
-  // The second may also go to nodes that the first may not go to.
-  Json two = gang("two", 0);
-  Json& pod = two["spec"]["template"]["spec"];
-  pod.erase("nodeSelector");
-  const Json sites = {{"key", "site"}, {"operator", "In"}, {"values", {name_space(), more}}};
-  pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-     ["nodeSelectorTerms"] = Json::array({{{"matchExpressions", Json::array({sites})}}});
   add_nodes(6);
-  apply(gang("one", 6));
-  ASSERT_TRUE(wait_until([&] { return placed("one") == 6; }));
   make_nodes(more, 6, 1, /*kubelets=*/true);
-  apply(two);
+  apply_gang("two", more, 0);
+  apply_gang("one", name_space(), 6);
+  for (const std::string& site : {name_space(), more})
+    must({"label", "node", "--overwrite", "-l", "site=" + site, "site=" + shared});
   std::set<std::string> complete;
   EXPECT_TRUE(wait_until(
       [&] {

@@ -93,15 +93,11 @@ INSTANTIATE_TEST_SUITE_P(Precisions, CudaRanksByNcclTest,
 TEST_P(CudaRanksByNcclTest, EveryLayoutTrainsToTheBitsOfOneRankInPlannedMemory) {
   const bool all = testing_support::runs_everything() && !is_watched();
   const int64_t steps = is_watched() ? 1 : 2;
-  Trained expected;
-  with_ranks({.name = "OneRank", .parallelism = data_parallel(1, 0)}, [&](const Rank& rank) {
-    const auto trained = train_engine(*rank.engine, steps);
-    ASSERT_TRUE(trained) << trained.error().message;
-    expected = *trained;
-  });
+  testing::OneRank one_rank(GetParam(), steps);
   for (const Layout& layout : layouts()) {
     if (layout.ranks == 1 || (!all && !is_for_watchers(layout))) continue;
     SCOPED_TRACE(layout.name);
+    const Trained& expected = one_rank.with_batches_of(layout);
     const auto plan =
         MemoryPlan::make({.spec = spec_of(layout),
                           .mesh = mesh_of(layout),

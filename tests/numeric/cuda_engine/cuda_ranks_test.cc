@@ -67,17 +67,12 @@ INSTANTIATE_TEST_SUITE_P(Precisions, CudaRanksTest, ::testing::ValuesIn(testing:
 TEST_P(CudaRanksTest, EveryLayoutTrainsToTheBitsOfOneRankInPlannedMemory) {
   const bool all = testing_support::runs_everything() && !is_watched();
   const int64_t steps = is_watched() ? 1 : 2;
-  const Layout alone{.name = "OneRank", .parallelism = data_parallel(1, 0)};
-  Trained expected;
-  with_ranks(alone, [&](const Rank& rank) {
-    const auto trained = train_engine(*rank.engine, steps);
-    ASSERT_TRUE(trained) << trained.error().message;
-    expected = *trained;
-  });
+  testing::OneRank one_rank(GetParam(), steps);
   for (const Layout& layout : layouts()) {
     if (!all && !layout.in_short_runs) continue;
     if (is_watched() && !is_for_watchers(layout)) continue;
     SCOPED_TRACE(layout.name);
+    const Trained& expected = one_rank.with_batches_of(layout);
     const api::EngineSpec spec = spec_of(layout);
     const auto plan = MemoryPlan::make({.spec = spec,
                                         .mesh = mesh_of(layout),

@@ -30,6 +30,7 @@ struct Layout {
   int64_t micro = 2;
   api::ParallelismSpec parallelism;
   bool in_short_runs = true;
+  int64_t sequences = 7;  ///< of a global batch
 };
 
 inline api::ParallelismSpec data_parallel(int64_t stage, int64_t shard) {
@@ -40,6 +41,11 @@ inline api::ParallelismSpec pipeline(int64_t ranks, api::PipelineSchedule schedu
   api::ParallelismSpec parallelism = data_parallel(stage, shard);
   parallelism.pipeline = ranks;
   parallelism.pipeline_schedule = schedule;
+  if (schedule == api::PipelineSchedule::kInterleaved) parallelism.chunks_per_stage = 2;
+  return parallelism;
+}
+inline api::ParallelismSpec recomputed(api::ParallelismSpec parallelism, api::Recompute recompute) {
+  parallelism.recompute = recompute;
   return parallelism;
 }
 
@@ -47,11 +53,12 @@ inline std::vector<Layout> layouts() {
   constexpr auto kGPipe = api::PipelineSchedule::kGPipe;
   constexpr auto kOneFOneB = api::PipelineSchedule::kOneFOneB;
   constexpr auto kInterleaved = api::PipelineSchedule::kInterleaved;
-  std::vector<Layout> all = {
+  constexpr auto kFull = api::Recompute::kFull;
+  return {
       {"OneRankOfFourGrains", 1, 8, data_parallel(1, 0), false},
       {"ReplicasOf2", 2, 4, data_parallel(0, 1)},
       {"Zero1Of2", 2, 2, data_parallel(1, 0), false},
-      {"Zero2Of2Selective", 2, 2, data_parallel(2, 0)},
+      {"Zero2Of2Selective", 2, 2, recomputed(data_parallel(2, 0), api::Recompute::kSelective)},
       {"Zero3Of2", 2, 4, data_parallel(3, 0)},
       {"Zero2Of3", 3, 8, data_parallel(2, 0), false},
       {"ReplicasOf4", 4, 2, data_parallel(0, 1), false},
@@ -66,20 +73,13 @@ inline std::vector<Layout> layouts() {
       {"GPipeOf2By2Replicas", 4, 2, pipeline(2, kGPipe, 0, 1)},
       {"OneFOneBOf2By2Zero1", 4, 2, pipeline(2, kOneFOneB), false},
       {"OneFOneBOf2By2Zero3", 4, 2, pipeline(2, kOneFOneB, 3), false},
-      {"OneFOneBOf3Recomputed", 3, 2, pipeline(3, kOneFOneB), false},
+      {"OneFOneBOf3Recomputed", 3, 2, recomputed(pipeline(3, kOneFOneB), kFull), false},
       {"InterleavedOf2", 2, 2, pipeline(2, kInterleaved), false},
       {"InterleavedOf2By2Zero1", 4, 2, pipeline(2, kInterleaved), false},
-      {"OneFOneBOf2By2OfTwoGrains", 4, 4, pipeline(2, kOneFOneB), false},
-      {"InterleavedOf2RecomputedOfTwoGrains", 2, 4, pipeline(2, kInterleaved), false},
+      {"OneFOneBOf2By2OfTwoGrains", 4, 4, pipeline(2, kOneFOneB), false, 13},
+      {"InterleavedOf2By2OfTwoGrains", 4, 4, pipeline(2, kInterleaved), false, 13},
+      {"InterleavedOf2RecomputedOfTwoGrains", 2, 4, recomputed(pipeline(2, kInterleaved), kFull)},
   };
-  all[3].parallelism.recompute = api::Recompute::kSelective;
-  all[18].parallelism.recompute = api::Recompute::kFull;
-  all[22].parallelism.recompute = api::Recompute::kFull;
-  for (Layout& layout : all) {
-    if (layout.parallelism.pipeline_schedule == kInterleaved)
-      layout.parallelism.chunks_per_stage = 2;
-  }
-  return all;
 }
 
 /// What is_watched() is slow, and meets all that streams do together in these.
@@ -146,10 +146,31 @@ inline std::vector<std::string> patient_ends(
 /// The smallest model for several ranks.
 inline api::EngineSpec spec_of(const Layout& layout, api::NumberFormat compute) {
   api::EngineSpec spec = one_head(small_spec(compute));
-  spec.batch.micro_sequences = layout.micro;
+  spec.batch = {.global_sequences = layout.sequences, .micro_sequences = layout.micro};
   spec.parallelism = layout.parallelism;
   return spec;
 }
+/// What one rank trains with the batches of a layout, for layout after layout.
+class OneRank {
+ public:
+  OneRank(api::NumberFormat compute, int64_t steps) : compute_(compute), steps_(steps) {}
+  const Trained& with_batches_of(const Layout& layout) {
+    const auto [found, is_new] = trained_.try_emplace(layout.sequences);
+    if (!is_new) return found->second;
+    const Layout alone{.parallelism = data_parallel(1, 0), .sequences = layout.sequences};
+    with_staged_ranks(alone, spec_of(alone, compute_), [&, &to = found->second](const Rank& rank) {
+      const auto trained = train_engine(*rank.engine, steps_);
+      ASSERT_TRUE(trained) << trained.error().message;
+      to = *trained;
+    });
+    return found->second;
+  }
+
+ private:
+  api::NumberFormat compute_;
+  int64_t steps_;
+  std::map<int64_t, Trained> trained_;  // by sequences of a global batch
+};
 /// The same with fp32 sums of gradients, whose bits depend on the layout.
 inline api::EngineSpec fast_spec_of(const Layout& layout, api::NumberFormat compute) {
   api::EngineSpec spec = spec_of(layout, compute);

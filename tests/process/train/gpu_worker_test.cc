@@ -45,7 +45,7 @@ spec:
     runtime: {threads: 1, memoryCheck: Warn}
   checkpointPolicy: {storage: {persistentVolumeClaim: {claimName: ckpt}}, everySteps: 3}
   failurePolicy: {backoff: {initialSeconds: 0, maxSeconds: 1})" +
-                          more + "}\n");
+                          more + "}\n" + kMayStandStill);
   }
   std::string precision_ = "FP32";
   std::string parallelism_ = "{zeroStage: 1}";
@@ -106,7 +106,7 @@ TEST_F(GpuWorkerTest, AKilledRankIsReplacedAndTheBitsAreTheSame) {
 
 TEST_F(GpuWorkerTest, AStoppedRunResumesInAnotherLayoutAndThenOnTheCpu) {
   const std::string calm = hash_of_calm_run();
-  const auto stopped = run("{}", {{"TRAINYARD_FAULT", "0:1:2.3:stop"}});
+  const auto stopped = run("{}", {{"TRAINYARD_FAULT", "0:1:2.3:stop,0:1:2.4:term"}});
   ASSERT_TRUE(wait_until([&] { return step_shown() == 2; })) << output() << errors();
   stopped->signal(SIGTERM);
   ASSERT_TRUE(wait_until([&] { return is_ending(); })) << output() << errors();
@@ -119,6 +119,10 @@ TEST_F(GpuWorkerTest, AStoppedRunResumesInAnotherLayoutAndThenOnTheCpu) {
   write_job();
   expect_end(*run(), 0);
   EXPECT_EQ(hash(), calm);
+  std::string said;
+  for (const auto& pod : std::filesystem::directory_iterator(run_dir() / "pods"))
+    said += testing_support::content_of(pod.path() / "rank-0.log");
+  EXPECT_THAT(said, HasSubstr("\"message\":\"resumed\""));
   write_job(2, "Cpu");
   expect_end(*run("{}", {}, {"--steps", "8"}), 0);
   EXPECT_EQ(summary().value("step", 0), 8);
@@ -131,12 +135,16 @@ TEST_F(GpuWorkerTest, RanksThatCannotComputeAlikeAreRefusedByName) {
   const Json attempt = status()["attempts"][0];
   EXPECT_EQ(attempt.value("rank", -1), 1) << attempt.dump(1);
   EXPECT_THAT(attempt.value("message", ""),
-              HasSubstr("found Cuda, 0 GPUs that this process sees, wanted at least 2"));
+              HasSubstr("engine.device: found Cuda, 0 GPUs that this process sees, wanted at "
+                        "least 2"));
+  EXPECT_EQ(status()["restarts"].value("total", 0), 0);
   expect_nothing_left();
   std::filesystem::remove_all(run_dir());
   expect_end(*run(R"({"ofRank": {"1": {"capabilityMajor": 8}}})"), 64);
   EXPECT_THAT(status()["attempts"][0].value("message", ""),
-              HasSubstr("found ranks on GPUs of compute capability 8.0 and 9.0, wanted one kind"));
+              HasSubstr("engine.device: found ranks on GPUs of compute capability 8.0 and 9.0, "
+                        "wanted one kind"));
+  EXPECT_EQ(status()["restarts"].value("total", 0), 0);
   expect_nothing_left();
 }
 
@@ -199,7 +207,7 @@ TEST_F(GpuWorkerTest, AStoppedRunResumesOnlyOnAGpu) {
   const double done = told.value("tokensPerSecond", 0.0) * flops;
   ASSERT_GT(done, 0) << told.dump(1);
   EXPECT_NEAR(told.value("modelFlopsUtilization", 0.0) * 989.4e12 / done, 1, 1e-6) << told.dump(1);
-  const auto stopped = run("{}", {{"TRAINYARD_FAULT", "0:1:4.3:stop"}});
+  const auto stopped = run("{}", {{"TRAINYARD_FAULT", "0:1:4.3:stop,0:1:4.4:term"}});
   ASSERT_TRUE(wait_until([&] { return step_shown() == 4; })) << output() << errors();
   stopped->signal(SIGTERM);
   ASSERT_TRUE(wait_until([&] { return is_ending(); })) << output() << errors();
@@ -217,7 +225,7 @@ TEST_F(GpuWorkerTest, AStoppedRunResumesOnlyOnAGpu) {
 TEST_F(GpuWorkerTest, AutoLeavesARunOnTheProcessorItWasOn) {
   write_job(1, "Cpu");
   const std::string calm = hash_of_calm_run();
-  const auto stopped = run("{}", {{"TRAINYARD_FAULT", "0:1:4.3:stop"}});
+  const auto stopped = run("{}", {{"TRAINYARD_FAULT", "0:1:4.3:stop,0:1:4.4:term"}});
   ASSERT_TRUE(wait_until([&] { return step_shown() == 4; })) << output() << errors();
   stopped->signal(SIGTERM);
   ASSERT_TRUE(wait_until([&] { return is_ending(); })) << output() << errors();
