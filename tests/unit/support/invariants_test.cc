@@ -228,7 +228,8 @@ TEST(InvariantsTest, AGangOfTwoConfigurationsIsSeen) {
 TEST(InvariantsTest, AGenerationWithoutAReasonIsSeen) {
   Log log;
   log.job().generation(1, 0).generation(2, 0);
-  EXPECT_THAT(log.judged(), Contains(HasSubstr("without its restart, resize or start")));
+  EXPECT_THAT(log.judged(),
+              Contains(HasSubstr("without its restart, resize, release of nodes or start")));
 }
 
 TEST(InvariantsTest, AStatusThatGoesBackIsSeen) {

@@ -197,14 +197,21 @@ TEST_F(ForwardArenaTest, IsTouchedToItsPlannedEndByTheLongestPrompt) {
   expect_touched();
 }
 
-TEST_F(ForwardArenaTest, IsMadeOnceForPromptsOfAllLengths) {
+TEST_F(ForwardArenaTest, GrowsByDoublingWithTheLongestPrompt) {
   evaluate();
   sample(1);
   const size_t blocks = memory_.blocks().size();
-  for (const size_t length : {64, 509, 2})
+  for (const size_t length : {64, 256, 2})
     sample(length);
   evaluate();
   EXPECT_EQ(memory_.blocks().size(), blocks);
+  sample(257);
+  const size_t grown = memory_.blocks().size();
+  EXPECT_GT(grown, blocks);
+  for (const size_t length : {509, 2, 300})
+    sample(length);
+  evaluate();
+  EXPECT_EQ(memory_.blocks().size(), grown);
 }
 
 TEST_F(EngineTest, MoreRanksThanSequencesAreRefusedWithTheNumbers) {
